@@ -1,4 +1,4 @@
-"""The fixtures of the acceptance tests: sessions on a root of their own, as in the queue tests, and a clock.
+"""The fixtures of the acceptance tests: sessions on a separate root, as in the queue tests, and a clock.
 
 A test about delays, lifetimes or leases moves the clock, so it does not depend on the speed of the machine.
 """
@@ -21,7 +21,7 @@ __all__ = ["expire", "locks", "open_session", "other", "session"]
 
 
 class OnClock(Protocol):
-    """`aiozkqueue.connect` with the test's clock, left at the end of the test."""
+    """Opens sessions with the test's clock, and closes them at the end of the test."""
 
     async def __call__(self, *, node: str | None = None) -> zq.QueueSession: ...
 

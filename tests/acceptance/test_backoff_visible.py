@@ -14,7 +14,7 @@ SCHEDULE = zq.Schedule([100, 1000, 10000])
 
 
 async def fail(session: zq.QueueSession, why: str) -> None:
-    """Hand the next message over to a handler that fails."""
+    """Deliver the next message to a handler that fails."""
     with pytest.raises(ValueError, match=why):
         async with session.queue("jobs").consume(until_idle=10) as deliveries:
             async for delivery in deliveries:
@@ -32,15 +32,15 @@ async def test_peek_shows_the_attempts_the_last_error_and_the_next_attempt_of_a_
     dues: list[datetime] = []
     for attempt, why in enumerate(("no paper", "no ink", "no power"), start=1):
         await fail(session, why)
-        (seen,) = await other.queue("jobs").peek()
-        assert seen.attempt == attempt
-        assert seen.error is not None
-        assert why in seen.error
-        assert seen.due is not None
-        dues.append(seen.due)
+        (peeked,) = await other.queue("jobs").peek()
+        assert peeked.attempt == attempt
+        assert peeked.error is not None
+        assert why in peeked.error
+        assert peeked.due is not None
+        dues.append(peeked.due)
         await jobs.admin.release_claims()
         (free,) = await jobs.peek()
-        assert (free.attempt, free.error, free.due) == (attempt, seen.error, None)
+        assert (free.attempt, free.error, free.due) == (attempt, peeked.error, None)
     assert timedelta(0) < dues[0] - datetime.now(UTC) < timedelta(seconds=200)
     assert all(later - earlier > timedelta(seconds=500) for earlier, later in itertools.pairwise(dues))
 
@@ -61,8 +61,8 @@ async def test_peek_and_stats_also_show_a_retry_that_a_handler_raised(session: z
     async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30)
         await tx.rollback(delay=500)
-    (seen,) = await jobs.peek()
-    assert seen.attempt == 1
-    assert seen.due is not None
-    assert timedelta(seconds=100) < seen.due - datetime.now(UTC) < timedelta(seconds=501)
-    assert (await jobs.state(job)).due == seen.due
+    (peeked,) = await jobs.peek()
+    assert peeked.attempt == 1
+    assert peeked.due is not None
+    assert timedelta(seconds=100) < peeked.due - datetime.now(UTC) < timedelta(seconds=501)
+    assert (await jobs.state(job)).due == peeked.due

@@ -1,4 +1,4 @@
-"""Handlers of batches: several messages for one call, one commit for all of them, and failures by message."""
+"""Batch handlers: several messages per call, one commit for all of them, and failures of single messages."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ async def ignore(batch: Batch[bytes]) -> None: ...
 
 
 @pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
-async def test_a_handler_gets_up_to_so_many_messages_and_one_commit_removes_them(
+async def test_a_handler_gets_batches_up_to_the_maximum_and_one_commit_removes_each(
     session: zq.QueueSession, other: zq.QueueSession, bundle: int | None, locks: Locks
 ) -> None:
     orders = session.queue("orders", int)
     await orders.configure(zq.QueueConfig(bundle=bundle, history=zq.History()))
     await orders.put_many(range(250))
-    seen: list[list[int]] = []
+    handled: list[list[int]] = []
 
     async def store(batch: Batch[int]) -> None:
         numbers = [message.value for message in batch]
-        seen.append(numbers)
+        handled.append(numbers)
         batch.put("sums", str(sum(numbers)).encode())
         assert await other.queue("orders").size() >= len(batch)
 
     async with session.listener(orders, store, batch=100, batch_wait=0.5):
         await assert_empty(orders, timeout=60)
-    assert sorted(number for numbers in seen for number in numbers) == list(range(250))
-    assert max(map(len, seen)) <= 100
-    assert len(seen) < 20
+    assert sorted(number for numbers in handled for number in numbers) == list(range(250))
+    assert max(map(len, handled)) <= 100
+    assert len(handled) < 20
     sums = [int(message.value) for message in await session.queue("sums").peek(100)]
-    assert sorted(sums) == sorted(map(sum, seen))
+    assert sorted(sums) == sorted(map(sum, handled))
     assert len([record async for record in orders.history()]) == 250
     assert await locks("orders") == []
 
 
-async def test_a_batch_is_handled_when_its_time_is_over_and_a_full_one_at_once(
+async def test_a_batch_is_handled_when_its_wait_ends_and_a_full_one_at_once(
     queue_server: QueueServer, queue_clock: TestClock
 ) -> None:
     batches: asyncio.Queue[list[bytes]] = asyncio.Queue()
@@ -119,7 +119,7 @@ async def test_a_handler_that_raises_fails_all_messages_and_drops_the_puts(sessi
         sizes.append(len(batch))
         batch.put("done", b"x")
         if batch[0].attempt == 1:
-            raise OSError("the database is away")
+            raise OSError("the database is down")
         raise zq.Reject("all of them")
 
     await jobs.put_many([b"1", b"2", b"3"])
@@ -207,7 +207,7 @@ async def test_a_stopped_listener_finishes_its_batch_and_releases_the_one_that_i
             listener.stop()
             go.set()
     assert [message.value for message in await jobs.peek()] == [b"3"]
-    assert (await jobs.peek())[0].attempt == 0  # no handler has seen it
+    assert (await jobs.peek())[0].attempt == 0  # it was not passed to a handler
     assert await session.queue("done").size() == 1
     assert await locks() == []
 
@@ -265,10 +265,10 @@ async def test_batches_continue_after_their_session_has_ended(
         go.set()
         await assert_empty(other.queue("jobs"), timeout=60)
     assert sorted(set(handled)) == [b"1", b"2"]
-    assert [message.value for message in await other.queue("done").peek()] == [b"2"]  # one commit of both
+    assert [message.value for message in await other.queue("done").peek()] == [b"2"]  # one commit for both
 
 
-async def test_a_batch_with_a_message_that_was_taken_away_commits_nothing(
+async def test_a_batch_with_a_lost_claim_commits_nothing(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs")
@@ -294,35 +294,35 @@ async def test_a_batch_with_a_message_that_was_taken_away_commits_nothing(
 
 
 async def test_undecodable_messages_do_not_reach_the_handler_of_a_batch(session: zq.QueueSession) -> None:
-    seen: list[int] = []
+    handled: list[int] = []
 
     async def store(batch: Batch[int]) -> None:
-        seen.extend(message.value for message in batch)
+        handled.extend(message.value for message in batch)
 
     await session.queue("numbers").put_many([b"1", b"{", b"3"])
     numbers = session.queue("numbers", int)
     async with session.listener(numbers, store, batch=3, batch_wait=0.2):
         await assert_empty(numbers, timeout=60)
-    assert seen == [1, 3]
+    assert handled == [1, 3]
     assert await numbers.dead_letters.size() == 1
 
 
 async def test_a_batch_holds_one_message_of_a_group(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    seen: list[list[bytes]] = []
+    handled: list[list[bytes]] = []
 
     async def store(batch: Batch[bytes]) -> None:
-        seen.append(values(batch))
+        handled.append(values(batch))
 
     for number in range(3):
         await jobs.put(b"a%d" % number, group="a")
         await jobs.put(b"b%d" % number, group="b")
     async with session.listener(jobs, store, batch=6, batch_wait=0.2):
         await assert_empty(jobs, timeout=60)
-    for batch in seen:
+    for batch in handled:
         assert len({body[:1] for body in batch}) == len(batch)
     for group in (b"a", b"b"):
-        order = [body for batch in seen for body in batch if body[:1] == group]
+        order = [body for batch in handled for body in batch if body[:1] == group]
         assert order == [group + b"%d" % number for number in range(3)]
 
 
@@ -345,16 +345,16 @@ async def test_a_batch_is_no_larger_than_one_request(session: zq.QueueSession) -
 async def test_an_application_declares_a_handler_of_batches(queue_session: zq.QueueSession) -> None:
     app = zq.App("127.0.0.1:1")
     orders = app.queue("orders", int)
-    seen: list[int] = []
+    handled: list[int] = []
 
     @app.listener(orders, batch=10, batch_wait=0.05, concurrency=2)
     async def store(batch: Batch[int]) -> None:
-        seen.extend(message.value for message in batch)
+        handled.extend(message.value for message in batch)
 
     async with app.serve(queue_session):
         await orders.put_many(range(25))
         await assert_empty(orders, timeout=60)
-    assert sorted(seen) == list(range(25))
+    assert sorted(handled) == list(range(25))
 
 
 async def test_mistakes_with_batches_are_refused(session: zq.QueueSession) -> None:
@@ -373,9 +373,9 @@ async def test_mistakes_with_batches_are_refused(session: zq.QueueSession) -> No
         ({"batch": 2, "middleware": [around]}, "call it in the handler"),
         ({"batch": 2, "concurency": 2}, "no option 'concurency'"),
     ):
-        given: Any = options
+        bad_options: Any = options
         with pytest.raises(zq.InvalidOptionError, match=remedy):
-            session.listener(jobs, ignore, **given)
+            session.listener(jobs, ignore, **bad_options)
     with pytest.raises(zq.InvalidOptionError, match="one argument, the batch"):
         session.listener(jobs, cast("Any", nothing), batch=2)
 

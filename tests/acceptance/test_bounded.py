@@ -1,4 +1,4 @@
-"""Bounded queues: a queue has a size, and a put to a full queue waits for room or raises `QueueFullError`."""
+"""Bounded queues: a queue has a size, and a put to a full queue waits for capacity or raises `QueueFullError`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def bounded(session: zq.QueueSession, size: int, name: str = "jobs") -> zq
 
 
 async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
-    """Wait until this many sessions wait for room."""
+    """Wait until this many sessions wait for capacity."""
 
     async def known() -> bool:
         return (await queue.stats()).waiting_producers == sessions
@@ -47,7 +47,7 @@ async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
     await eventually(known, 30)
 
 
-async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_room(session: zq.QueueSession) -> None:
+async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_it_has_capacity(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 40)
     for number in range(40):
         await jobs.put(b"%d" % number)
@@ -60,7 +60,7 @@ async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_r
     assert await jobs.size() == 40
 
 
-async def test_a_put_waits_for_room_and_continues_when_a_message_is_consumed(
+async def test_a_put_waits_for_capacity_and_continues_when_a_message_is_consumed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 2)
@@ -73,7 +73,7 @@ async def test_a_put_waits_for_room_and_continues_when_a_message_is_consumed(
     assert [message.body for message in await jobs.peek()] == [b"2", b"3"]
 
 
-async def test_a_put_that_finds_no_room_raises_after_its_timeout(session: zq.QueueSession) -> None:
+async def test_a_put_that_finds_no_capacity_raises_after_its_timeout(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 1)
     await jobs.put(b"1")
     began = time.monotonic()
@@ -85,12 +85,12 @@ async def test_a_put_that_finds_no_room_raises_after_its_timeout(session: zq.Que
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
-async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock: OnClock, clock: TestClock) -> None:
-    """Not what was left of that, after a look here and a part that fitted there."""
+async def test_the_error_after_a_wait_for_capacity_names_the_whole_timeout(on_clock: OnClock, clock: TestClock) -> None:
+    """It does not name the time that was left after an earlier attempt, or after a part that was stored."""
     session = await on_clock()
     jobs = await bounded(session, 2)
 
-    async def in_vain(wait: Awaitable[object], match: str) -> None:
+    async def wait_in_vain(wait: Awaitable[object], match: str) -> None:
         waits = asyncio.ensure_future(wait)
         await waiting(jobs)
         clock.advance(600)
@@ -103,14 +103,14 @@ async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock:
         for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
-    await in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were redriven before")
-    await in_vain(jobs.put_many([b"4", b"5", b"6"], timeout=600), r"within 600 s")
+    await wait_in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were redriven before")
+    await wait_in_vain(jobs.put_many([b"4", b"5", b"6"], timeout=600), r"within 600 s")
     async with session.transaction(autocommit=False) as tx:
         tx.put(jobs, b"4")
-        await in_vain(tx.commit(timeout=600), r"within 600 s")
+        await wait_in_vain(tx.commit(timeout=600), r"within 600 s")
 
 
-async def test_put_many_that_fits_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
+async def test_put_many_that_fits_only_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 3)
     with pytest.raises(zq.QueueFullError, match="the message was not stored") as refused:
         await jobs.put_many([b"1", b"2", b"3", b"4", b"5"])
@@ -194,7 +194,7 @@ async def test_a_message_in_flight_counts_against_the_size_until_its_commit(
     await jobs.put(b"4")
 
 
-async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
+async def test_a_transaction_waits_for_capacity_and_then_commits_as_a_whole(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = await bounded(session, 2, "results")
@@ -216,7 +216,7 @@ async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
     assert await session.queue("jobs").size() == 0
 
 
-async def test_a_commit_waits_for_room_up_to_its_timeout(session: zq.QueueSession) -> None:
+async def test_a_commit_waits_for_capacity_up_to_its_timeout(session: zq.QueueSession) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
     await session.queue("jobs").put(b"1")
     async with session.transaction(autocommit=False) as tx:
@@ -264,8 +264,8 @@ async def test_a_delivery_whose_result_does_not_fit_waits_and_uses_no_attempt(
     async with session.listener(jobs, handle, concurrency=3):
         await waiting(other.queue("results"))
         await asyncio.sleep(0.5)
-        seen = [(await take_one(other, "results", 30)).body for _ in range(4)]
-    assert sorted(seen) == [b"0", b"1", b"2", b"3"]
+        bodies = [(await take_one(other, "results", 30)).body for _ in range(4)]
+    assert sorted(bodies) == [b"0", b"1", b"2", b"3"]
     assert sorted(handled) == [(b"1", 1), (b"2", 1), (b"3", 1)]
     assert await jobs.size() == 0
 
@@ -322,24 +322,24 @@ async def test_waiting_puts_of_a_full_queue_do_not_delay_puts_to_other_queues(se
 async def test_a_size_changed_while_in_use_applies_from_the_next_put(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    jobs, elsewhere = session.queue("jobs"), other.queue("jobs")
-    await elsewhere.put_many([b"x"] * 10)
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
+    await other_jobs.put_many([b"x"] * 10)
     await jobs.configure(zq.QueueConfig(max_size=10))
     with pytest.raises(zq.QueueFullError):
-        await elsewhere.put(b"y")
-    waits = asyncio.create_task(elsewhere.put(b"y", timeout=None))
+        await other_jobs.put(b"y")
+    waits = asyncio.create_task(other_jobs.put(b"y", timeout=None))
     await waiting(jobs)
     await jobs.configure(zq.QueueConfig(max_size=11))
     await waits
     await take_one(session)
     await jobs.configure(zq.QueueConfig(max_size=12))
-    await elsewhere.put_many([b"z"] * 2)
+    await other_jobs.put_many([b"z"] * 2)
     await jobs.configure(zq.QueueConfig(max_size=0))
-    await elsewhere.put_many([b"z"] * 20)
+    await other_jobs.put_many([b"z"] * 20)
     assert await jobs.size() == 32
     await jobs.configure(zq.QueueConfig(max_size=5))
     with pytest.raises(zq.QueueFullError):
-        await elsewhere.put(b"late", timeout=0.5)
+        await other_jobs.put(b"late", timeout=0.5)
     with pytest.raises(zq.QueueFullError):
         async with other.transaction() as tx:
             tx.put("jobs", b"late")
@@ -347,7 +347,7 @@ async def test_a_size_changed_while_in_use_applies_from_the_next_put(
 
 
 @pytest.mark.parametrize("takes", [False, True])
-async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_commit_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, *, takes: bool
 ) -> None:
     jobs = session.queue("jobs")
@@ -356,7 +356,7 @@ async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhil
     await jobs.configure(zq.QueueConfig(max_size=2))
 
     async def commits() -> None:
-        async with other.transaction() as tx:  # does not know of the size: its commit is sent, and refused
+        async with other.transaction() as tx:  # has not read the new size: its commit is sent, and refused
             if takes:
                 assert await tx.take(other.queue("orders")) is not None
             tx.put("jobs", b"3")
@@ -370,17 +370,17 @@ async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhil
 
 
 @pytest.mark.parametrize("messages", [[b"3"], [b"3", b"4", b"5"]])
-async def test_a_put_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_put_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, messages: list[bytes]
 ) -> None:
-    jobs, theirs = session.queue("jobs"), other.queue("jobs")
-    await theirs.put_many([b"1", b"2"])
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
+    await other_jobs.put_many([b"1", b"2"])
     await jobs.configure(zq.QueueConfig(max_size=2))
-    # The other session does not know of the size: its request is sent, and refused.
+    # The other session has not read the new size: its request is sent, and refused.
     if len(messages) == 1:
-        task: asyncio.Task[object] = asyncio.create_task(theirs.put(messages[0], timeout=None))
+        task: asyncio.Task[object] = asyncio.create_task(other_jobs.put(messages[0], timeout=None))
     else:
-        task = asyncio.create_task(theirs.put_many(messages, timeout=None))
+        task = asyncio.create_task(other_jobs.put_many(messages, timeout=None))
     await waiting(jobs)
     for _ in messages:
         await take_one(session)
@@ -388,7 +388,7 @@ async def test_a_put_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
     assert [message.body for message in await jobs.peek()] == [b"1", b"2", *messages][-2:]
 
 
-async def test_put_many_fills_a_queue_that_was_given_a_size_meanwhile(
+async def test_put_many_fills_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await other.queue("jobs").put(b"1")
@@ -409,10 +409,10 @@ async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.Queu
 
 
 @pytest.mark.parametrize("puts", [1, 2])
-async def test_a_transaction_that_never_fits_beside_its_own_messages_is_refused_at_once(
+async def test_a_transaction_whose_own_messages_leave_no_capacity_is_refused_at_once(
     session: zq.QueueSession, puts: int
 ) -> None:
-    """Otherwise it would wait forever for itself, and all other puts would wait for it."""
+    """Otherwise it would wait forever for its own messages, and all other puts would wait for it."""
     jobs = await bounded(session, 1)
     await jobs.put(b"0")
     with pytest.raises(zq.TransactionTooLargeError, match="would leave 2 of its own there"):
@@ -426,7 +426,7 @@ async def test_a_transaction_that_never_fits_beside_its_own_messages_is_refused_
     assert [message.body for message in await jobs.peek()] == [b"0"]
 
 
-async def test_a_transaction_passes_the_waiting_one_that_needs_its_message_to_end(
+async def test_a_transaction_overtakes_a_waiting_one_that_needs_the_end_of_its_message(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 3)
@@ -450,7 +450,7 @@ async def test_a_transaction_passes_the_waiting_one_that_needs_its_message_to_en
     assert [message.body for message in await jobs.peek()] == [b"large"] * 3
 
 
-async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(
+async def test_a_wait_for_capacity_continues_after_its_zookeeper_session_ended(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = await bounded(session, 1)
@@ -463,7 +463,7 @@ async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(
     assert [m.body for m in await other.queue("jobs").peek()] == [b"2"]
 
 
-async def test_a_transaction_that_waits_for_room_raises_when_its_session_ends(
+async def test_a_transaction_that_waits_for_capacity_raises_when_its_session_ends(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
@@ -499,7 +499,7 @@ async def test_the_size_counts_all_lanes_and_the_messages_of_other_programs(
     assert await jobs.size() == 8
 
 
-async def test_dead_letters_are_redriven_up_to_the_room_in_the_queue(session: zq.QueueSession) -> None:
+async def test_dead_letters_are_redriven_up_to_the_capacity_of_the_queue(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 2)
     await jobs.put_many([b"1", b"2"])
     async with session.transaction() as tx:
@@ -511,12 +511,12 @@ async def test_dead_letters_are_redriven_up_to_the_room_in_the_queue(session: zq
     assert (await jobs.size(), await jobs.dead_letters.size()) == (2, 1)
     waits = asyncio.create_task(jobs.dead_letters.redrive(timeout=None))
     await waiting(jobs)
-    await take_one(session, patience=30)
+    await take_one(session, timeout=30)
     assert await waits == 1
     assert await jobs.dead_letters.size() == 0
 
 
-async def test_a_move_waits_in_its_source_for_room_in_its_target(
+async def test_messages_of_a_move_stay_in_the_source_until_the_target_has_capacity(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     narrow = await bounded(session, 2, "narrow")
@@ -556,7 +556,7 @@ async def test_an_event_goes_to_all_queues_of_a_bus_or_to_none_when_one_is_full(
     assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
 
 
-async def test_a_post_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_post_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     bus = Bus(session, "events", Event)
@@ -569,7 +569,7 @@ async def test_a_post_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
     assert await bus.queue().size() == 1
 
 
-async def test_a_scheduler_retries_an_occurrence_until_there_is_room(
+async def test_a_scheduler_retries_an_occurrence_until_the_queue_has_capacity(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("aiozkqueue.schedule.scheduler.AGAIN", 0.1)

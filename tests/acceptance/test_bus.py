@@ -37,7 +37,7 @@ class ShippedAbroad(Shipped):
 
 
 class Log:
-    """A subscriber that notes what it is called with."""
+    """A subscriber that records the events of its calls."""
 
     def __init__(self, fails: int = 0) -> None:
         self.events: list[Event] = []
@@ -52,13 +52,13 @@ class Log:
 
     async def got(self, count: int) -> None:
         async with asyncio.timeout(30):
-            while len(self.events) < count:  # noqa: ASYNC110 -- a listener fulfils it
+            while len(self.events) < count:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.01)
 
 
 async def emptied(bus: Bus[Event], group: str | None = None) -> None:
     async with asyncio.timeout(30):
-        while await bus.queue(group).size():  # noqa: ASYNC110 -- a listener fulfils it
+        while await bus.queue(group).size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 
@@ -137,23 +137,23 @@ async def test_a_listener_stopped_during_an_event_records_the_finished_subscribe
 
 
 async def test_another_process_takes_over_and_calls_only_the_subscribers_that_failed(open_session: Opener) -> None:
-    one, two = [Bus(await open_session(), "orders", Event) for _ in range(2)]
+    dying, successor = [Bus(await open_session(), "orders", Event) for _ in range(2)]
     good, failing = Log(), Log(fails=1)
-    bus_down = asyncio.Event()
+    failing_called = asyncio.Event()
 
     async def fails_here(event: Event) -> None:
-        bus_down.set()
+        failing_called.set()
         await failing(event)
 
-    for bus, handler in ((one, fails_here), (two, failing)):
+    for bus, handler in ((dying, fails_here), (successor, failing)):
         bus.subscribe(Event, good, name="good")
         bus.subscribe(Event, handler, name="failing")
-    await one.post(Placed(order=1))
-    listener = one.listener()
+    await dying.post(Placed(order=1))
+    listener = dying.listener()
     async with listener:
-        await bus_down.wait()
+        await failing_called.wait()
         listener.stop()
-    async with two.listener():
+    async with successor.listener():
         await failing.got(1)
     assert (good.calls, failing.calls) == (1, 2)
 
@@ -161,12 +161,12 @@ async def test_another_process_takes_over_and_calls_only_the_subscribers_that_fa
 async def test_a_group_gets_every_event_posted_after_it_joined(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    bus, elsewhere = Bus(session, "orders", Event), Bus(other, "orders", Event)
+    bus, other_bus = Bus(session, "orders", Event), Bus(other, "orders", Event)
     await bus.post(Placed(order=1))
-    await elsewhere.join("audit")
-    await elsewhere.join("audit")
-    await bus.post(Placed(order=2))  # by a process that was not told
-    await elsewhere.join("mail")
+    await other_bus.join("audit")
+    await other_bus.join("audit")
+    await bus.post(Placed(order=2))  # by a process that has not read the new group
+    await other_bus.join("mail")
     await bus.post(Placed(order=3))
     assert await bus.groups() == ["audit", "mail"]
     logs: dict[str | None, Log] = {None: Log(), "audit": Log(), "mail": Log()}
@@ -179,7 +179,7 @@ async def test_a_group_gets_every_event_posted_after_it_joined(
     orders = {group: [event.order for event in log.events] for group, log in logs.items()}
     assert orders == {None: [1, 2, 3], "audit": [2, 3], "mail": [3]}
     await bus.leave("mail")
-    await elsewhere.post(Placed(order=4))
+    await other_bus.post(Placed(order=4))
     assert [await bus.queue(group).size() for group in (None, "audit", "mail")] == [1, 1, 0]
     with pytest.raises(NotFoundError, match="mail"):
         await bus.leave("mail")
@@ -299,7 +299,7 @@ async def test_a_post_that_cannot_be_stored_raises(
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_the_full_queue_of_a_group_that_has_left_refuses_no_event(
+async def test_the_full_queue_of_a_group_that_has_left_does_not_refuse_events(
     session: zq.QueueSession, other: zq.QueueSession, *, transactional: bool
 ) -> None:
     bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
@@ -314,7 +314,7 @@ async def test_the_full_queue_of_a_group_that_has_left_refuses_no_event(
     assert await bus.queue().size() == 2
 
 
-async def test_a_group_for_which_the_bus_has_no_room_is_refused_and_the_bus_remains_usable(
+async def test_a_group_beyond_the_limit_of_the_bus_is_refused_and_the_bus_remains_usable(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     bus = Bus(session, "orders", Event)

@@ -41,12 +41,12 @@ async def quote(delivery: zq.Delivery[Order]) -> None:
 
 
 async def replies(view: Observer, root: str) -> list[str]:
-    """The replies that nobody has read yet."""
+    """The replies that no caller has read yet."""
     return [path for path in await view.tree(f"{root}/.clients") if "/reply-" in path]
 
 
 @pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
-async def test_a_call_returns_what_the_handler_replies(
+async def test_a_call_returns_the_reply_of_the_handler(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, bundle: int | None
 ) -> None:
     orders = session.queue("orders", Order)
@@ -144,7 +144,7 @@ async def test_a_reply_arrives_after_the_callers_zookeeper_session_has_ended(
         assert await calling == b"HELLO"
 
 
-async def test_a_handler_commits_although_its_caller_has_gone(
+async def test_a_handler_commits_although_its_caller_is_gone(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     begun, go = asyncio.Event(), asyncio.Event()

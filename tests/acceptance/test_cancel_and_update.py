@@ -26,11 +26,11 @@ async def test_a_waiting_message_is_cancelled_by_its_id(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
-    one, two = await jobs.put_many([b"1", b"2"])
-    assert await other.queue("jobs").cancel(id=one)
-    assert [message.id for message in await jobs.peek()] == [two]
+    first, second = await jobs.put_many([b"1", b"2"])
+    assert await other.queue("jobs").cancel(id=first)
+    assert [message.id for message in await jobs.peek()] == [second]
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
-    assert await jobs.cancel(id=one) is NOT_FOUND
+    assert await jobs.cancel(id=first) is NOT_FOUND
 
 
 async def test_a_waiting_message_is_replaced_in_place(session: zq.QueueSession) -> None:
@@ -125,7 +125,7 @@ async def test_a_message_is_cancelled_in_any_lane_of_its_queue(session: zq.Queue
     ids = await jobs.put_many([b"%d" % n for n in range(8)])
     ids.append(await jobs.put(b"urgent", priority=-5))
     ids.append(await jobs.put(b"later", delay=3600))
-    assert [await jobs.cancel(id=one) for one in ids] == [DONE] * 10
+    assert [await jobs.cancel(id=message_id) for message_id in ids] == [DONE] * 10
     assert await jobs.size() == 0
 
 
@@ -151,42 +151,42 @@ async def test_each_message_is_either_consumed_or_cancelled_in_a_race_with_consu
         async with deliveries:
             consumed.extend([delivery.id async for delivery in deliveries])
 
-    async def cancel(one: str) -> zq.Alteration:
-        return await session.queue("jobs").cancel(id=one)
+    async def cancel(message_id: str) -> zq.Alteration:
+        return await session.queue("jobs").cancel(id=message_id)
 
     consumer = asyncio.create_task(consume())
     ids.reverse()
     outcomes = dict(zip(ids, await asyncio.gather(*map(cancel, ids)), strict=True))
     async with asyncio.timeout(30):
-        while await session.queue("jobs").size():  # noqa: ASYNC110 -- the consumer empties it
+        while await session.queue("jobs").size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
     deliveries.stop()
     await consumer
-    assert Counter(consumed) == Counter(one for one, outcome in outcomes.items() if outcome is not DONE)
+    assert Counter(consumed) == Counter(message_id for message_id, outcome in outcomes.items() if outcome is not DONE)
 
 
 async def test_a_commit_cancels_and_replaces_together_with_its_puts(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
-    one, two, three = await jobs.put_many([b"1", b"2", b"3"])
+    first, second, third = await jobs.put_many([b"1", b"2", b"3"])
     async with session.transaction() as tx:
-        assert await tx.cancel(jobs, id=one)
-        assert await tx.update(jobs, b"new", id=two)
+        assert await tx.cancel(jobs, id=first)
+        assert await tx.update(jobs, b"new", id=second)
         tx.put(jobs, b"4")
         assert [message.body for message in await other.queue("jobs").peek()] == [b"1", b"2", b"3"], "not yet"
     assert [message.body for message in await jobs.peek()] == [b"new", b"3", b"4"]
-    assert (await jobs.peek())[1].id == three
+    assert (await jobs.peek())[1].id == third
 
 
 @pytest.mark.parametrize("end", ["rolled back", "left with an error"])
 async def test_a_transaction_that_does_not_commit_alters_nothing(session: zq.QueueSession, end: str) -> None:
     jobs = session.queue("jobs")
-    one, two = await jobs.put_many([b"1", b"2"])
+    first, second = await jobs.put_many([b"1", b"2"])
     with suppress(LookupError):
         async with session.transaction() as tx:
-            assert await tx.cancel(jobs, id=one)
-            assert await tx.update(jobs, b"new", id=two)
+            assert await tx.cancel(jobs, id=first)
+            assert await tx.update(jobs, b"new", id=second)
             if end == "rolled back":
                 await tx.rollback()
             else:
@@ -199,10 +199,10 @@ async def test_a_commit_fails_as_a_whole_if_a_message_it_alters_was_claimed(
 ) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1")
-    async with session.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with session.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         assert await tx.cancel(jobs, id=first)
         tx.put(jobs, b"2")
-        assert await others.take(other.queue("jobs"), timeout=20) is not None
+        assert await other_tx.take(other.queue("jobs"), timeout=20) is not None
         with pytest.raises(zq.ConflictError, match=f"{first}.*repeat it"):
             await tx.commit()
     assert await jobs.size() == 0
@@ -214,16 +214,16 @@ async def test_messages_of_a_commit_that_lost_a_race_are_redelivered_at_once(
     jobs, waiting = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600))), session.queue("waiting")
     await jobs.put(b"withdraw the order")
     order = await waiting.put(b"order")
-    async with session.transaction() as tx, other.transaction() as others:
+    async with session.transaction() as tx, other.transaction() as other_tx:
         assert await tx.take(jobs, timeout=30) is not None
         assert await tx.cancel(waiting, id=order)
-        assert await others.take(other.queue("waiting"), timeout=20) is not None
+        assert await other_tx.take(other.queue("waiting"), timeout=20) is not None
         with pytest.raises(zq.ConflictError):
             await tx.commit()
     async with session.transaction() as tx:
-        again = await tx.take(jobs, timeout=30)
-        assert again is not None
-        assert again.attempt == 2
+        redelivered = await tx.take(jobs, timeout=30)
+        assert redelivered is not None
+        assert redelivered.attempt == 2
         assert await tx.cancel(waiting, id=order) is NOT_FOUND
 
 
@@ -231,15 +231,15 @@ async def test_a_transaction_sees_its_own_cancellations_and_updates(
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
-    one, two, three = await jobs.put_many([b"1", b"2", b"3"])
+    first, second, third = await jobs.put_many([b"1", b"2", b"3"])
     async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
-        assert await tx.cancel(jobs, id=one) is HELD, "it has taken that one itself"
-        assert await tx.update(jobs, b"new", id=two)
-        assert await tx.update(jobs, b"newer", id=two)
-        assert await tx.update(jobs, b"new", id=three)
-        assert await tx.cancel(jobs, id=three)
-        assert await tx.update(jobs, b"new", id=three) is NOT_FOUND
+        assert await tx.cancel(jobs, id=first) is HELD, "this transaction has taken it"
+        assert await tx.update(jobs, b"new", id=second)
+        assert await tx.update(jobs, b"newer", id=second)
+        assert await tx.update(jobs, b"new", id=third)
+        assert await tx.cancel(jobs, id=third)
+        assert await tx.update(jobs, b"new", id=third) is NOT_FOUND
     assert [message.body for message in await jobs.peek()] == [b"newer"]
 
 

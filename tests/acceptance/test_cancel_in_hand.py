@@ -1,4 +1,4 @@
-"""Cancelling a message in hand: its handler is cancelled, wherever it runs, and it is never delivered again."""
+"""Cancelling a message in flight: its handler is cancelled, wherever it runs, and it is never delivered again."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ async def test_a_running_handler_is_cancelled_and_its_message_never_redelivered(
     with caplog.at_level(logging.INFO):
         async with session.listener(jobs, handler, concurrency=2):
             await handler.until(b"slow", b"quick")
-            elsewhere = other.queue("jobs")
-            assert await elsewhere.cancel(id=message) is zq.Alteration.HELD
-            assert await elsewhere.cancel(id=message, running=True) is zq.Alteration.DONE
+            other_jobs = other.queue("jobs")
+            assert await other_jobs.cancel(id=message) is zq.Alteration.HELD
+            assert await other_jobs.cancel(id=message, running=True) is zq.Alteration.DONE
 
             async def cancelled() -> bool:
                 return handler.cancelled == [b"slow"]
@@ -83,12 +83,12 @@ async def test_a_running_handler_is_cancelled_and_its_message_never_redelivered(
     assert [record.outcome for record in records] == [zq.End.CANCELLED]
     assert records[0].claimed is not None
     assert await jobs.size() == 0
-    assert sorted(one.value for one in await session.queue("done").peek()) == [b"next", b"quick"]
+    assert sorted(message.value for message in await session.queue("done").peek()) == [b"next", b"quick"]
     assert f"message {message} was cancelled while its handler ran; the handler is cancelled" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_a_message_of_a_bundle_is_cancelled_in_hand_and_its_neighbours_are_handled(
+async def test_a_message_in_flight_is_cancelled_and_the_others_of_its_bundle_are_handled(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs, handler = session.queue("jobs"), Slow(b"7")
@@ -105,7 +105,7 @@ async def test_a_message_of_a_bundle_is_cancelled_in_hand_and_its_neighbours_are
         await no_locks(locks)
     assert await ended(jobs, ids[7]) is zq.Status.CANCELLED
     assert handler.begun.count(b"7") == 1
-    done = sorted(int(one.value) for one in await session.queue("done").peek(100))
+    done = sorted(int(message.value) for message in await session.queue("done").peek(100))
     assert done == [number for number in range(40) if number != 7]
 
 
@@ -191,7 +191,7 @@ async def test_a_transaction_whose_message_was_cancelled_commits_nothing(
 async def test_each_message_is_either_handled_or_cancelled_however_they_race(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
-    jobs, elsewhere = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), other.queue("jobs")
+    jobs, other_jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), other.queue("jobs")
     ids = await jobs.put_many([b"%d" % number for number in range(60)])
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -199,14 +199,14 @@ async def test_each_message_is_either_handled_or_cancelled_however_they_race(
         delivery.put("done", delivery.value)
 
     async with session.listener(jobs, handler, concurrency=8):
-        outcomes = [await elsewhere.cancel(id=message, running=True) for message in reversed(ids)]
+        outcomes = [await other_jobs.cancel(id=message, running=True) for message in reversed(ids)]
 
         async def over() -> bool:
             return await jobs.size() == 0
 
         await eventually(over)
         await no_locks(locks)
-    done = {int(one.value) for one in await session.queue("done").peek(100)}
+    done = {int(message.value) for message in await session.queue("done").peek(100)}
     cancelled = {59 - number for number, outcome in enumerate(outcomes) if outcome}
     assert zq.Alteration.HELD not in outcomes
     assert done | cancelled == set(range(60))
@@ -218,21 +218,21 @@ async def test_each_message_is_either_handled_or_cancelled_however_they_race(
 async def test_waiting_delayed_and_leased_messages_are_cancelled_too(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
-    jobs, elsewhere = session.queue("jobs"), other.queue("jobs")
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
     waiting, delayed = await jobs.put(b"1"), await jobs.put(b"2", delay=3600)
-    assert await elsewhere.cancel(id=waiting, running=True)
-    assert await elsewhere.cancel(id=delayed, running=True)
+    assert await other_jobs.cancel(id=waiting, running=True)
+    assert await other_jobs.cancel(id=delayed, running=True)
     leased = await jobs.put(b"3")
     (lease,) = await jobs.leases.take(1, lifetime=600)
-    assert await elsewhere.cancel(id=leased) is zq.Alteration.HELD
-    assert await elsewhere.cancel(id=leased, running=True)
+    assert await other_jobs.cancel(id=leased) is zq.Alteration.HELD
+    assert await other_jobs.cancel(id=leased, running=True)
     await jobs.leases.acknowledge([lease.token])
-    assert await elsewhere.cancel(id=leased, running=True) is zq.Alteration.NOT_FOUND
+    assert await other_jobs.cancel(id=leased, running=True) is zq.Alteration.NOT_FOUND
     assert await jobs.size() == 0
     assert await locks() == []
 
 
-async def test_a_message_of_a_group_is_cancelled_in_hand_and_the_next_is_delivered(
+async def test_a_message_in_flight_is_cancelled_and_the_next_of_its_group_is_delivered(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs, handler = session.queue("jobs"), Slow(b"1")

@@ -83,21 +83,21 @@ async def test_a_clock_move_affects_only_the_sessions_that_share_the_clock(
     zookeeper: str, queue_root: str, clock: TestClock
 ) -> None:
     async with (
-        zq.connect(zookeeper, root=queue_root, clock=clock) as one,
-        zq.connect(zookeeper, root=queue_root, clock=clock) as two,
-        zq.connect(zookeeper, root=queue_root) as here,
+        zq.connect(zookeeper, root=queue_root, clock=clock) as moved,
+        zq.connect(zookeeper, root=queue_root, clock=clock) as also_moved,
+        zq.connect(zookeeper, root=queue_root) as unmoved,
     ):
         at = datetime.now(UTC) + timedelta(hours=3)
-        await one.queue("jobs").put(b"later", at=at)
+        await moved.queue("jobs").put(b"later", at=at)
         clock.advance(timedelta(hours=3, seconds=1))
-        async with here.transaction() as tx:
-            assert await tx.take(here.queue("jobs")) is None
-        async with two.transaction() as tx:
-            assert await tx.take(two.queue("jobs"), timeout=20) is not None
+        async with unmoved.transaction() as tx:
+            assert await tx.take(unmoved.queue("jobs")) is None
+        async with also_moved.transaction() as tx:
+            assert await tx.take(also_moved.queue("jobs"), timeout=20) is not None
 
 
 @pytest.mark.parametrize("by", [-1, timedelta(seconds=-1), float("nan")])
-def test_a_clock_cannot_move_back(by: float | timedelta) -> None:
+def test_a_clock_cannot_move_backwards(by: float | timedelta) -> None:
     with pytest.raises(ValueError, match="moved by"):
         TestClock().advance(by)
 

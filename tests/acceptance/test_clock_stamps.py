@@ -110,11 +110,11 @@ async def test_the_dates_of_a_message_its_claim_its_end_and_its_dead_letter_foll
         await jobs.dead_letters.purge()
 
 
-async def test_a_later_session_also_sees_that_a_message_aged_by_the_length_of_the_move(
+async def test_a_later_session_also_sees_that_a_message_aged_by_the_length_of_the_clock_move(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
-    for number in range(20):  # each right before a move, and each right after one
+    for number in range(20):  # each put is right after a clock move and right before the next one
         put_at = now(clock)
         await session.queue("jobs").put(b"%d" % number)
         clock.advance(DAY)
@@ -133,26 +133,26 @@ async def test_clean_up_follows_its_interval_on_the_clock(
     path = f"{queue_root}/jobs/janitor"
     clock.advance(1200)
     await server_view.until_there(path)
-    await _answered(jobs)
-    seen = list[int]()
-    for _ in range(2):  # it looks each minute, and cleans each thousand seconds
+    await _janitor_waits(jobs)
+    versions = list[int]()
+    for _ in range(2):  # the janitor checks once a minute, and cleans every thousand seconds
         clock.advance(1200)
 
         async def cleaned() -> bool:
             version = await server_view.version(path)
-            return version > (seen[-1] if seen else 0)
+            return version > (versions[-1] if versions else 0)
 
         await eventually(cleaned)
-        seen.append(await server_view.version(path))
-        await _answered(jobs)
+        versions.append(await server_view.version(path))
+        await _janitor_waits(jobs)
         for _ in range(8):
             clock.advance(70)
-            await _answered(jobs)
-        assert await server_view.version(path) == seen[-1]
+            await _janitor_waits(jobs)
+        assert await server_view.version(path) == versions[-1]
 
 
-async def _answered(queue: zq.Queue[bytes]) -> None:
-    """Wait until the janitor's requests are answered, so that it waits for the clock again."""
+async def _janitor_waits(queue: zq.Queue[bytes]) -> None:
+    """Wait until the janitor's requests are answered and it waits for the clock again."""
     await asyncio.sleep(0.1)
     await queue.size()  # replies arrive in the order of the requests
 

@@ -1,4 +1,4 @@
-"""Collapsing queues: messages with one key that wait between two takes are delivered once, with the newest payload."""
+"""Collapsing queues: waiting messages with the same key are delivered once, with the newest payload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 
 async def poll(session: zq.QueueSession, limit: int = 100) -> list[bytes]:
-    """Take what is there, and consume it."""
+    """Take the waiting messages, and consume them."""
     async with session.transaction() as tx:
         return [message.body for message in await tx.take_many(session.queue("jobs"), limit)]
 
@@ -37,7 +37,7 @@ async def test_equal_messages_put_between_two_polls_are_delivered_once(
 ) -> None:
     await jobs.put(b"M1")
     await jobs.put(b"M1")
-    assert len(await jobs.peek()) == 2, "a look shows duplicates"
+    assert len(await jobs.peek()) == 2, "peek shows duplicates"
     assert await poll(session) == [b"M1"]
     assert await poll(session) == []
     for folder in ("items", "locks", "meta"):
@@ -78,7 +78,7 @@ async def test_a_set_of_any_size_collapses(session: zq.QueueSession, jobs: zq.Qu
 async def test_a_set_that_grew_since_the_last_look_is_not_split(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
-    """The consumer knows ten messages from its first look; one of each comes again before its next."""
+    """The consumer has listed ten messages; before it lists again, a second message of each key is put."""
     await jobs.put_many([b"%d" % n for n in range(10)])
     taken = await poll(session, 1)
     await other.queue("jobs").put_many([b"%d" % n for n in range(10)])
@@ -99,9 +99,9 @@ async def test_a_retrying_message_does_not_collapse(on_clock: OnClock, clock: Te
     assert await poll(session) == [b"new"]
     clock.advance(600)
     async with session.transaction() as tx:
-        again = await tx.take(jobs, timeout=30)
-    assert again is not None
-    assert (again.body, again.attempt) == (b"old", 2)
+        redelivered = await tx.take(jobs, timeout=30)
+    assert redelivered is not None
+    assert (redelivered.body, redelivered.attempt) == (b"old", 2)
 
 
 async def test_a_released_message_collapses_with_a_newer_one(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
@@ -170,12 +170,12 @@ async def test_collapsed_messages_free_their_unique_keys(
 async def test_each_put_is_followed_by_a_delivery_with_several_consumers(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
-    """Each key's puts are numbered: what is delivered of a key must in the end be its last number, by whomever."""
+    """The puts of each key are numbered: its last delivery, to any consumer, has its last number."""
     keys, rounds = 10, 30
     last: dict[int, int] = {}
 
-    async def consume(one: zq.QueueSession) -> None:
-        async with one.queue("jobs").consume() as deliveries:
+    async def consume(consumer_session: zq.QueueSession) -> None:
+        async with consumer_session.queue("jobs").consume() as deliveries:
             async for delivery in deliveries:
                 key, number = map(int, delivery.body.split())
                 last[key] = max(last.get(key, 0), number)
@@ -187,7 +187,7 @@ async def test_each_put_is_followed_by_a_delivery_with_several_consumers(
     async def emptied() -> bool:
         return await jobs.size() == 0
 
-    consumers = [asyncio.create_task(consume(one)) for one in (session, other)]
+    consumers = [asyncio.create_task(consume(consumer_session)) for consumer_session in (session, other)]
     await produce()
     await eventually(emptied, 30)
     for consumer in consumers:

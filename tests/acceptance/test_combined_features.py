@@ -24,7 +24,7 @@ CONFIG = zq.QueueConfig(
 
 
 def options() -> zq.PutOptions:
-    """As much as one put can say; what has one key collapses when it has one date, too."""
+    """Every option of a put. Messages with the same key collapse only if they also have the same date."""
     return {
         "priority": -7,
         "key": "article 7",
@@ -38,7 +38,7 @@ def options() -> zq.PutOptions:
 async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifetime_in_a_transaction(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    prices, theirs = session.queue("prices"), other.queue("prices")
+    prices, other_prices = session.queue("prices"), other.queue("prices")
     await prices.configure(CONFIG)
     async with session.transaction() as tx:
         how = options()
@@ -50,16 +50,16 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
     assert (stats.size, stats.remaining_capacity, stats.unique_keys, stats.tags) == (4, 0, 1, 1)
     with pytest.raises(zq.QueueFullError):
         await prices.put(b"more")
-    async with theirs.consume(filters=zq.Filter("size", "ge", 3), settle="explicit", prefetch=1) as deliveries:
+    async with other_prices.consume(filters=zq.Filter("size", "ge", 3), settle="explicit", prefetch=1) as deliveries:
         first = await anext(deliveries)
         assert (first.id, first.body, first.priority, first.key) == (new, b"costs 12", -7, "article 7")
         assert (first.headers, first.tags, first.attempt) == ({"by": "price list"}, {"size": 3}, 1)
         await first.rollback()
-        again = await anext(deliveries)
-        assert (again.id, again.attempt) == (new, 2)
-        await again.commit()
+        redelivered = await anext(deliveries)
+        assert (redelivered.id, redelivered.attempt) == (new, 2)
+        await redelivered.commit()
     async with other.transaction() as tx:
-        rest = await tx.take_many(theirs, 10, timeout=30)
+        rest = await tx.take_many(other_prices, 10, timeout=30)
         assert [message.body for message in rest] == [b"only one"]
     ended = {record.id: record.outcome async for record in prices.history()}
     assert (ended[old], ended[new]) == (zq.End.COLLAPSED, zq.End.FINISHED)
@@ -86,20 +86,20 @@ async def test_the_options_of_a_message_outlive_its_session(
         old, priced = await prices.put_many([b"costs 10", b"costs 12"], **options())
         assert await prices.update(b"costs 13", id=priced)
 
-    theirs = other.queue("prices")
-    stats = await theirs.stats()
+    other_prices = other.queue("prices")
+    stats = await other_prices.stats()
     assert (stats.size, stats.remaining_capacity, stats.retrying, stats.unique_keys) == (3, 1, 1, 1)
     with pytest.raises(zq.DuplicateKeyError):
-        await theirs.put(b"again", key="once", unique=True)
+        await other_prices.put(b"again", key="once", unique=True)
     clock.advance(100)
     taken = dict[str, tuple[bytes, int]]()
-    async with theirs.consume(settle="explicit") as deliveries:
+    async with other_prices.consume(settle="explicit") as deliveries:
         async for delivery in deliveries:
             taken[delivery.id] = (delivery.body, delivery.attempt)
             await delivery.commit()
             if len(taken) == 2:
                 break
     assert taken == {priced: (b"costs 13", 1), failing: (b"fails", 2)}
-    ended = {record.id: record.outcome.value async for record in theirs.history()}
+    ended = {record.id: record.outcome.value async for record in other_prices.history()}
     assert ended.pop(old) == "collapsed"
     assert sorted(ended.values()) == ["dead-lettered", "finished", "finished"]

@@ -24,17 +24,17 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
 ) -> None:
     jobs = session.queue("jobs")
     assert await jobs.admin.consumers() == []
-    one, two = await jobs.put_many([b"1", b"2"])
-    async with other.transaction() as mine, session.transaction() as theirs:
-        assert len(await mine.take_many(other.queue("jobs"), 2, timeout=10)) == 2
-        assert await theirs.take(jobs) is None
-        holder, idle = sorted(await jobs.admin.consumers(), key=lambda one: -len(one.messages))
-        assert set(holder.messages) == {one, two}
+    first, second = await jobs.put_many([b"1", b"2"])
+    async with other.transaction() as holding, session.transaction() as not_holding:
+        assert len(await holding.take_many(other.queue("jobs"), 2, timeout=10)) == 2
+        assert await not_holding.take(jobs) is None
+        holder, idle = sorted(await jobs.admin.consumers(), key=lambda consumer: -len(consumer.messages))
+        assert set(holder.messages) == {first, second}
         assert idle.messages == ()
         assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
         assert holder.client != idle.client
         assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=5)
-        state = await jobs.state(one)
+        state = await jobs.state(first)
         assert state.claimed_by == Process(client=holder.client, host=holder.host, pid=holder.pid)
     assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
 
@@ -55,7 +55,7 @@ async def test_the_list_names_the_held_messages_of_groups_and_of_ordered_queues(
             assert set(holder.messages) == set(held)
         (unlisted,) = await consumers(core_of(session).handle("ordered"), most=1)
         assert len(unlisted.messages) == 1
-        assert unlisted.messages != (head,)  # the lock: the lane was not listed
+        assert unlisted.messages != (head,)  # the id of the lock, since the lane was not listed
 
 
 async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
@@ -80,16 +80,18 @@ async def test_a_consumer_registers_as_the_same_client_after_its_session_ended(
 
     async def handler(_: zq.Delivery[bytes]) -> None: ...
 
-    async def there() -> bool:
+    async def registered() -> bool:
         return len(await jobs.admin.consumers()) == 1
 
     async with worker.listener(worker.queue("jobs"), handler):
-        await eventually(there, 30)
+        await eventually(registered, 30)
         (before,) = await jobs.admin.consumers()
         await expire(worker)
         await jobs.put(b"wakes it")
 
-        async def back() -> bool:
-            return [(one.client, one.pid) for one in await jobs.admin.consumers()] == [(before.client, os.getpid())]
+        async def registered_again() -> bool:
+            return [(consumer.client, consumer.pid) for consumer in await jobs.admin.consumers()] == [
+                (before.client, os.getpid())
+            ]
 
-        await eventually(back, 30)
+        await eventually(registered_again, 30)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Seconds after its time by which an idle consumer has a message, however busy the machine; else it is some 0.05.
+#: Seconds within which an idle consumer gets a due message on a busy machine; an idle machine needs about 0.05.
 SOON = 30.0
 
 
 async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
-    """Consume what there is."""
+    """Consume the waiting messages."""
     async with queue.consume(until_idle=0, prefetch=1) as deliveries:
         return [delivery.value async for delivery in deliveries]
 
@@ -55,14 +55,14 @@ async def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(
 async def test_an_idle_consumer_in_another_process_notices_the_first_delayed_message(
     open_session: Opener,
 ) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").configure(zq.QueueConfig())
-    async with other.queue("jobs").consume() as deliveries:
+    producer, consumer = await open_session(), await open_session()
+    await producer.queue("jobs").configure(zq.QueueConfig())
+    async with consumer.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
-        await eventually(lambda: _registered(one))
+        await eventually(lambda: _registered(producer))
         await asyncio.sleep(0.3)
         put = monotonic()
-        await one.queue("jobs").put(b"later", delay=0.5)
+        await producer.queue("jobs").put(b"later", delay=0.5)
         assert (await waiting).value == b"later"
         assert 0.5 <= monotonic() - put < 0.5 + SOON
 
@@ -74,13 +74,13 @@ async def _registered(session: zq.QueueSession, consumers: int = 1) -> bool:
 async def test_an_idle_consumer_first_gets_a_new_message_that_is_due_earlier(
     on_clock: OnClock, clock: TestClock
 ) -> None:
-    one, other = await on_clock(), await on_clock()
-    jobs = one.queue("jobs")
+    producer, consumer = await on_clock(), await on_clock()
+    jobs = producer.queue("jobs")
     await jobs.put(b"far", delay=36_000)
     await jobs.put(b"second", delay=1200)
-    async with other.queue("jobs").consume() as deliveries:
+    async with consumer.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
-        await eventually(lambda: _registered(one))
+        await eventually(lambda: _registered(producer))
         await asyncio.sleep(0.4)
         await jobs.put(b"first", delay=200)
         clock.advance(200)
@@ -160,7 +160,7 @@ async def test_scheduled_messages_are_claimed_in_place_and_keep_their_place_thro
     on_clock: OnClock, clock: TestClock, server_view: Observer, queue_root: str
 ) -> None:
     jobs = (await on_clock()).queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
-    await jobs.put(b"later", delay=600)  # one that is due when its turn comes is put plainly
+    await jobs.put(b"later", delay=600)  # a message that is due when it is sent would be put to the plain lane
     (hour,) = await server_view.children(f"{queue_root}/jobs/later")
     (name,) = await server_view.children(f"{queue_root}/jobs/later/{hour}")
     assert name.startswith("item-t")
@@ -213,7 +213,7 @@ async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_cl
     session = await on_clock()
     at = datetime.now(UTC) + timedelta(seconds=600)
     await session.queue("jobs").put_many([b"%d" % number for number in range(count)], at=at)
-    seen: list[bytes] = []
+    delivered: list[bytes] = []
     early = 0
 
     async def consume(taker: zq.QueueSession) -> None:
@@ -221,21 +221,21 @@ async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_cl
         async with taker.queue("jobs").consume() as deliveries:
             async for delivery in deliveries:
                 early += clock.time() < at.timestamp()
-                seen.append(delivery.value)
-                if len(seen) == count:
+                delivered.append(delivery.value)
+                if len(delivered) == count:
                     break
 
     takers = [await on_clock() for _ in range(consumers)]
     tasks = [asyncio.ensure_future(consume(taker)) for taker in takers]
     await eventually(lambda: _registered(session, consumers), 30)
     await asyncio.sleep(0.5)
-    assert not seen
+    assert not delivered
     clock.advance(600)
-    await eventually(lambda: _all(seen, count), 120)
+    await eventually(lambda: _all(delivered, count), 120)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert sorted(seen) == sorted(b"%d" % number for number in range(count))
+    assert sorted(delivered) == sorted(b"%d" % number for number in range(count))
     assert not early
     contended = sum(
         core_of(taker.queue("jobs")).dispatcher(state_of(taker.queue("jobs"))).counts.contended for taker in takers
@@ -243,8 +243,8 @@ async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_cl
     assert contended < count / 128
 
 
-async def _all(seen: list[bytes], count: int) -> bool:
-    return len(seen) >= count
+async def _all(delivered: list[bytes], count: int) -> bool:
+    return len(delivered) >= count
 
 
 async def test_an_empty_past_hour_is_deleted_and_created_again_for_a_late_put(
@@ -259,7 +259,7 @@ async def test_an_empty_past_hour_is_deleted_and_created_again_for_a_late_put(
     await eventually(lambda: _hours_are(server_view, f"{queue_root}/jobs/later", [far], jobs))
 
 
-async def test_a_consumer_takes_its_first_message_before_it_has_looked_at_all_of_many_past_hours(
+async def test_a_consumer_takes_its_first_message_before_it_has_listed_all_of_many_past_hours(
     zookeeper: str, queue_root: str, session: zq.QueueSession, server_view: Observer
 ) -> None:
     jobs, later = session.queue("jobs"), f"{queue_root}/jobs/later"
@@ -295,14 +295,14 @@ async def test_busy_consumers_get_a_scheduled_message_when_it_is_due(session: zq
 
 
 async def test_busy_consumers_find_a_message_that_another_session_scheduled_meanwhile(open_session: Opener) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").put_many([b"plain"] * 20_000)
+    producer, consumer = await open_session(), await open_session()
+    await producer.queue("jobs").put_many([b"plain"] * 20_000)
     before = 0
-    async with other.queue("jobs").consume(prefetch=1) as deliveries:
+    async with consumer.queue("jobs").consume(prefetch=1) as deliveries:
         while (await anext(deliveries)).value == b"plain":
             before += 1
             if before == 400:
-                await one.queue("jobs").put(b"scheduled", delay=0.3)
+                await producer.queue("jobs").put(b"scheduled", delay=0.3)
             await asyncio.sleep(0.0005)
     assert before < 20_000
 
@@ -316,14 +316,16 @@ async def test_busy_consumers_find_a_message_that_another_session_scheduled_mean
         {"delay": 1e10},
         {"delay": "1"},
         {"delay": True},
-        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is the point
+        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive on purpose
         {"at": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-12)))},
         {"at": 1_900_000_000},
         {"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)},
     ],
     ids=str,
 )
-async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSession, options: dict[str, Any]) -> None:
+async def test_an_invalid_delay_or_time_is_refused_before_it_is_sent(
+    session: zq.QueueSession, options: dict[str, Any]
+) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match=next(iter(options))):
         await jobs.put(b"", **options)

@@ -1,4 +1,4 @@
-"""Queues come and go: only puts and settings create them, and a deleted queue is gone for every program."""
+"""Creation and deletion: only puts and settings create a queue, and a deleted queue is gone for every program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DELETED = b'{"deleted": true}'
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until it holds. Raises: TimeoutError."""
+    """Wait until the condition holds. Raises: TimeoutError."""
 
     async def holds() -> bool:
         return condition()
@@ -98,8 +98,8 @@ async def test_a_listener_that_starts_before_its_queue_exists_gets_the_first_mes
         await until(lambda: handled == [b"1"])
         await other.queue("jobs").put(b"2")
         await until(lambda: handled == [b"1", b"2"])
-    told = [record.getMessage() for record in caplog.records if "queue jobs" in record.getMessage()]
-    assert told[:2] == ["queue jobs does not exist: its first put creates it", "queue jobs exists now"]
+    logged = [record.getMessage() for record in caplog.records if "queue jobs" in record.getMessage()]
+    assert logged[:2] == ["queue jobs does not exist: its first put creates it", "queue jobs exists now"]
 
 
 async def test_a_worker_logs_one_line_when_its_queue_is_paused_and_one_when_it_is_resumed(
@@ -114,19 +114,19 @@ async def test_a_worker_logs_one_line_when_its_queue_is_paused_and_one_when_it_i
     async def handle(delivery: zq.Delivery[bytes]) -> None:
         handled.append(delivery.value)
 
-    def told() -> list[str]:
+    def logged() -> list[str]:
         return [message for record in caplog.records if "queue jobs is" in (message := record.getMessage())]
 
     async with session.listener(session.queue("jobs"), handle, concurrency=2):
-        await until(lambda: len(told()) == 1)
+        await until(lambda: len(logged()) == 1)
         await jobs.put(b"3")
         await jobs.configure(zq.QueueConfig(paused=False))
         await until(lambda: len(handled) == 3)
     paused = "queue jobs is paused: its messages are delivered again after it is resumed"
-    assert told() == [paused, "queue jobs is resumed"]
+    assert logged() == [paused, "queue jobs is resumed"]
 
 
-# -- refused while it is used
+# -- refused deletions
 
 
 async def test_a_queue_is_not_deleted_while_it_has_messages_or_dead_letters(session: zq.QueueSession) -> None:
@@ -159,9 +159,9 @@ async def test_a_queue_is_not_deleted_while_another_session_consumes_it(
     assert (await take_one(other)).value == b"1"
     with pytest.raises(QueueInUseError, match=r"1 consumer \(.*, process \d+\); nothing was deleted"):
         await jobs.admin.delete()
-    await other.queue("jobs").put(b"2")  # nothing has changed for it
+    await other.queue("jobs").put(b"2")  # the refused deletion has no effect
     assert (await take_one(other)).value == b"2"
-    await other.queue("jobs").admin.delete()  # a session does not stand in its own way
+    await other.queue("jobs").admin.delete()  # a session's own registration does not prevent its deletion
     assert not await jobs.exists()
 
 
@@ -181,9 +181,9 @@ async def test_a_deleted_queue_is_gone_for_every_session_and_all_its_data_with_i
         tx.reject(messages[0], "bad")
     await jobs.admin.delete(force=True)
     assert await nothing_but_the_mark(server_view, queue_root)
-    for elsewhere in (session, other):
-        queue = elsewhere.queue("jobs")
-        assert (await queue.exists(), await queue.size(), await elsewhere.queues()) == (False, 0, [])
+    for opened in (session, other):
+        queue = opened.queue("jobs")
+        assert (await queue.exists(), await queue.size(), await opened.queues()) == (False, 0, [])
         with pytest.raises(NotFoundError):
             await queue.configuration()
     with pytest.raises(NotFoundError):
@@ -194,14 +194,14 @@ async def test_a_deleted_queue_is_gone_for_every_session_and_all_its_data_with_i
 async def test_a_put_after_a_deletion_creates_a_new_queue_with_nothing_of_the_old_one(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    jobs, theirs = session.queue("jobs"), other.queue("jobs")
-    await theirs.configure(zq.QueueConfig(shards=3, max_size=5))
-    await theirs.put(b"old", key="k", unique=True)
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
+    await other_jobs.configure(zq.QueueConfig(shards=3, max_size=5))
+    await other_jobs.put(b"old", key="k", unique=True)
     await jobs.put(b"old")
-    await theirs.admin.delete(force=True)
-    await jobs.put(b"new")  # this session has not heard of it
-    await theirs.put(b"newer", key="k", unique=True)
-    config = await theirs.configuration()
+    await other_jobs.admin.delete(force=True)
+    await jobs.put(b"new")  # this session has not noticed the deletion
+    await other_jobs.put(b"newer", key="k", unique=True)
+    config = await other_jobs.configuration()
     assert (config.shards, config.max_size) == (None, None)
     assert [(await take_one(session)).value, (await take_one(other)).value] == [b"new", b"newer"]
 
@@ -227,7 +227,7 @@ async def test_a_listener_survives_the_deletion_and_takes_from_the_new_queue(
     async with session.listener(session.queue("jobs"), handle, concurrency=2):
         for round_ in range(4):
             await jobs.put(b"%d" % round_)
-            await until(lambda: len(handled) == round_ + 1)  # noqa: B023 - awaited here
+            await until(lambda: len(handled) == round_ + 1)  # noqa: B023 - awaited before the variable changes
             await jobs.admin.delete(force=True)
             assert not await jobs.exists()
     assert handled == [b"0", b"1", b"2", b"3"]
@@ -249,11 +249,11 @@ async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bri
             await other.queue("jobs").admin.delete(force=True)
     assert await session.queues() == ["results"]
     assert await session.queue("results").size() == 0
-    await asyncio.sleep(0.3)  # for the release of the messages
+    await asyncio.sleep(0.3)  # time for the release of the messages
     assert await nothing_but_the_mark(server_view, queue_root)
 
 
-async def test_a_session_that_has_not_heard_of_it_puts_by_the_settings_of_the_new_queue(
+async def test_a_session_that_missed_a_deletion_puts_with_the_settings_of_the_new_queue(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     """The new queue's configuration has been changed as often as the old one's."""
@@ -269,16 +269,16 @@ async def test_a_session_that_has_not_heard_of_it_puts_by_the_settings_of_the_ne
     assert [(await take_one(other)).value for _ in range(2)] == [b"1", b"2"]
 
 
-# -- at the same moment
+# -- concurrent operations
 
 
 @pytest.mark.parametrize("force", [True, False])
 async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, *, force: bool
 ) -> None:
-    """Without force, none may be lost: the queue is only deleted between two messages."""
+    """Without force, no message may be lost: the queue is only deleted while it is empty."""
     put: set[bytes] = set()
-    seen: list[bytes] = []
+    delivered: list[bytes] = []
     deleted = 0
 
     async def producer() -> None:
@@ -295,7 +295,7 @@ async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
                     await delivery.commit()
                 except zq.NotCommittedError:
                     continue
-                seen.append(delivery.value)
+                delivered.append(delivery.value)
 
     async def deleter() -> None:
         nonlocal deleted
@@ -316,11 +316,11 @@ async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
         await asyncio.sleep(0.2)
         tasks[1].cancel()
         await eventually(ended)
-        await until(lambda: force or set(seen) == put)
+        await until(lambda: force or set(delivered) == put)
         tasks[0].cancel()
     assert deleted > 0
-    assert len(seen) == len(set(seen))
-    assert set(seen) <= put
+    assert len(delivered) == len(set(delivered))
+    assert set(delivered) <= put
     await other.queue("jobs").put(b"last")
     assert (await take_one(other)).value == b"last"
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
@@ -332,10 +332,10 @@ async def test_two_sessions_delete_a_large_queue_at_once(
     await session.queue("jobs").configure(zq.QueueConfig(shards=16))
     await session.queue("jobs").put_many([b"x"] * 3000)
     done = await asyncio.gather(
-        *(one.queue("jobs").admin.delete(force=True) for one in (session, other, session)), return_exceptions=True
+        *(opened.queue("jobs").admin.delete(force=True) for opened in (session, other, session)), return_exceptions=True
     )
     assert None in done
-    assert all(isinstance(one, NotFoundError) for one in done if one is not None)
+    assert all(isinstance(result, NotFoundError) for result in done if result is not None)
     assert await nothing_but_the_mark(server_view, queue_root)
 
 
@@ -377,7 +377,7 @@ async def test_a_deletion_whose_request_or_reply_is_lost_deletes_once(
     assert (await take_one(distant)).value == b"new"
 
 
-# -- what stays
+# -- remaining znodes
 
 
 async def test_the_janitor_removes_the_rest_of_a_deleted_queue(
@@ -398,7 +398,7 @@ async def test_the_janitor_removes_the_rest_of_a_deleted_queue(
     assert core_of(session).root == queue_root
 
 
-async def test_a_deleted_queue_takes_its_rate_along_unless_slots_are_still_to_come(
+async def test_a_deletion_removes_the_rate_of_its_queue_unless_slots_are_still_to_come(
     session: zq.QueueSession,
     other: zq.QueueSession,
     server_view: Observer,

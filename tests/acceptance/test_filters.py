@@ -31,8 +31,8 @@ async def take_all(session: zq.QueueSession, filters: Condition | None = None, *
         return [delivery.body.decode() async for delivery in deliveries]
 
 
-async def take_so_many(session: zq.QueueSession, filters: Condition, count: int) -> list[str]:
-    """Take what comes, however late it does."""
+async def take_exactly(session: zq.QueueSession, filters: Condition, count: int) -> list[str]:
+    """Take this many messages, however late they arrive."""
     bodies: list[str] = []
     async with session.queue("jobs").consume(filters=filters) as deliveries:
         async for delivery in deliveries:
@@ -68,8 +68,8 @@ async def test_filters_combine_and_a_consumer_without_filters_takes_the_rest(ses
 async def test_a_message_shows_its_tags_and_keeps_them_through_a_redrive(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", tags=STANDARD)
-    (seen,) = await jobs.peek()
-    assert seen.tags == STANDARD
+    (peeked,) = await jobs.peek()
+    assert peeked.tags == STANDARD
     async with jobs.consume(filters=CLASSES.absolute("standard"), until_idle=0) as deliveries:
         async for delivery in deliveries:
             await delivery.reject("not now")
@@ -136,17 +136,17 @@ async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out
             delays.append(await asyncio.wait_for(arrived.get(), 30) - began)
         for server in servers:
             server.cancel()
-    assert sorted(delays)[20] < 2, delays  # the longest that one leaves to another what both could take
+    assert sorted(delays)[20] < 2, delays  # less than the time for which a consumer leaves a message to another one
     assert all(len(seen) == 1 for seen in kinds.values()), kinds
 
 
 async def test_two_filtered_listeners_of_one_session_take_only_their_own_messages(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    seen: dict[str, list[bytes]] = {"low": [], "standard": []}
+    handled: dict[str, list[bytes]] = {"low": [], "standard": []}
 
     def listener(name: str) -> zq.Listener[bytes]:
         async def handle(delivery: zq.Delivery[bytes]) -> None:
-            seen[name].append(delivery.body)
+            handled[name].append(delivery.body)
 
         return session.listener(jobs, handle, concurrency=4, filters=CLASSES.absolute(name))
 
@@ -159,8 +159,8 @@ async def test_two_filtered_listeners_of_one_session_take_only_their_own_message
             return await jobs.size() == 1
 
         await eventually(done, 30)
-    assert {int(body) % 2 for body in seen["low"]} == {0}
-    assert {int(body) % 2 for body in seen["standard"]} == {1}
+    assert {int(body) % 2 for body in handled["low"]} == {0}
+    assert {int(body) % 2 for body in handled["standard"]} == {1}
     assert [m.body for m in await jobs.peek()] == [b"for nobody"]
 
 
@@ -172,7 +172,7 @@ async def test_a_message_that_a_filtered_consumer_releases_goes_to_another(
     async with jobs.consume(filters=CLASSES.absolute("standard"), settle="explicit") as deliveries:
         await (await anext(aiter(deliveries))).rollback()
     assert await take_all(other, CLASSES.absolute("low"), idle=1) == []
-    assert await take_so_many(other, CLASSES.at_least("performance"), 1) == ["1"]
+    assert await take_exactly(other, CLASSES.at_least("performance"), 1) == ["1"]
 
 
 async def test_a_message_of_a_dead_filtered_consumer_goes_to_another_with_the_same_filter(
@@ -181,7 +181,7 @@ async def test_a_message_of_a_dead_filtered_consumer_goes_to_another_with_the_sa
     await session.queue("jobs").put(b"1", tags=STANDARD)
     taken = await session.transaction(autocommit=False).__aenter__()
     assert await taken.take(session.queue("jobs"), filters=CLASSES.absolute("standard")) is not None
-    waiting = asyncio.create_task(take_so_many(other, CLASSES.absolute("standard"), 1))
+    waiting = asyncio.create_task(take_exactly(other, CLASSES.absolute("standard"), 1))
     await asyncio.sleep(0.5)
     await expire(session)
     assert await waiting == ["1"]
@@ -202,7 +202,7 @@ async def test_a_combination_of_tags_is_stored_once_and_a_corrupt_record_breaks_
     await server_view.create(f"{queue_root}/jobs/items/item-fnowhere-iX-0000000099", b"stray")
     assert await take_all(other, zq.Filter("b", "eq", 1), idle=0.5) == []
     await jobs.put(b"4", tags={"b": 1, "a": "x"})  # creates the record again
-    assert sorted(await take_so_many(other, zq.Filter("b", "eq", 1), 4)) == ["1", "2", "3", "4"]
+    assert sorted(await take_exactly(other, zq.Filter("b", "eq", 1), 4)) == ["1", "2", "3", "4"]
     assert await take_all(other) == ["stray"]
 
 
@@ -232,12 +232,12 @@ async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
                     await tx.take(jobs, filters=zq.Filter("n", "ge", 0))
         putting = False
     assert await jobs.size() == 101
-    assert len(await take_so_many(other, zq.Filter("n", "ge", -1), 101)) == 101
+    assert len(await take_exactly(other, zq.Filter("n", "ge", -1), 101)) == 101
     client = other._runtime.zookeeper
     await sweep_tags(client, paths, folders, client.generation)
     assert await server_view.children(f"{queue_root}/jobs/filters") == []
     await jobs.put(b"after", tags={"n": -1})
-    assert await take_so_many(other, zq.Filter("n", "eq", -1), 1) == ["after"]
+    assert await take_exactly(other, zq.Filter("n", "eq", -1), 1) == ["after"]
 
 
 async def test_clean_up_bounds_the_number_of_stored_tag_combinations(

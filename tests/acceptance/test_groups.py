@@ -25,7 +25,7 @@ AT_ONCE = zq.AtLeastOnce(backoff=zq.Fixed(0))
 
 
 class Account:
-    """The observations of handlers: the order in which each group was finished, and its concurrent deliveries."""
+    """The order in which the messages of each group were finished, and the deliveries that overlapped."""
 
     def __init__(self) -> None:
         self.finished: dict[str, list[int]] = defaultdict(list)
@@ -51,20 +51,20 @@ class Account:
     async def reached(self, count: int) -> None:
         """Wait until this many messages are finished."""
 
-        async def there() -> bool:
+        async def finished() -> bool:
             return sum(map(len, self.finished.values())) >= count
 
-        await eventually(there, 30)
+        await eventually(finished, 30)
 
 
 async def put_in_groups(session: zq.QueueSession, groups: int, each: int, queue: str = "jobs") -> None:
-    """Put 0, 1, 2, … to each of several groups, awaiting one after the other within a group."""
+    """Put 0, 1, 2, … to each of several groups, awaiting each put of a group before the next."""
 
-    async def one(group: int) -> None:
+    async def put_group(group: int) -> None:
         for number in range(each):
             await session.queue(queue).put(b"%d" % number, group=f"customer {group}")
 
-    await asyncio.gather(*(one(group) for group in range(groups)))
+    await asyncio.gather(*(put_group(group) for group in range(groups)))
 
 
 async def test_a_group_is_delivered_one_message_at_a_time_in_put_order_and_groups_in_parallel(
@@ -78,7 +78,7 @@ async def test_a_group_is_delivered_one_message_at_a_time_in_put_order_and_group
         account.finish(delivery)
 
     sessions = [session, await open_session(), await open_session()]
-    listeners = [one.listener(one.queue("jobs"), handler, concurrency=4) for one in sessions]
+    listeners = [opened.listener(opened.queue("jobs"), handler, concurrency=4) for opened in sessions]
     async with listeners[0], listeners[1], listeners[2]:
         await account.reached(100)
     assert account.finished == {f"customer {group}": list(range(20)) for group in range(5)}
@@ -99,7 +99,7 @@ async def test_a_retry_delays_its_own_group_only(session: zq.QueueSession, open_
         account.finish(delivery)
 
     other = await open_session()
-    listeners = [one.listener(one.queue("jobs"), handler, concurrency=4) for one in (session, other)]
+    listeners = [opened.listener(opened.queue("jobs"), handler, concurrency=4) for opened in (session, other)]
     async with listeners[0], listeners[1]:
         await account.reached(18)
     assert account.handed["customer 0"] == [0, 1, 2, 2, 2, 3, 4, 5]
@@ -117,8 +117,8 @@ async def test_another_consumer_continues_the_group_of_a_dead_holder_at_the_same
     first = await held.take(session.queue("jobs"))
     assert first is not None
     assert first.value == b"1"
-    async with other.transaction() as nothing:
-        assert await nothing.take(other.queue("jobs")) is None  # the group is held
+    async with other.transaction() as other_tx:
+        assert await other_tx.take(other.queue("jobs")) is None  # the group is held
     await expire(session)
     values: list[bytes] = []
     async with other.queue("jobs").consume() as deliveries:
@@ -135,20 +135,20 @@ async def test_a_transaction_takes_and_commits_several_messages_of_a_group_toget
 ) -> None:
     await put_in_groups(session, groups=1, each=5)
     async with session.transaction() as tx:
-        one = await tx.take(session.queue("jobs"))
+        first = await tx.take(session.queue("jobs"))
         rest = await tx.take_many(session.queue("jobs"), 2)
-        assert one is not None
-        assert [message.value for message in (one, *rest)] == [b"0", b"1", b"2"]
-        async with other.transaction() as elsewhere:
-            assert await elsewhere.take(other.queue("jobs")) is None
+        assert first is not None
+        assert [message.value for message in (first, *rest)] == [b"0", b"1", b"2"]
+        async with other.transaction() as other_tx:
+            assert await other_tx.take(other.queue("jobs")) is None
         tx.put("sums", b"3")
     assert [message.value for message in await session.queue("jobs").peek()] == [b"3", b"4"]
     async with session.transaction(autocommit=False) as undone:
         assert len(await undone.take_many(session.queue("jobs"), 5)) == 2
         await undone.rollback(delay=0)
     assert await locks() == []
-    async with other.transaction() as again:
-        assert [message.value for message in await again.take_many(other.queue("jobs"), 5)] == [b"3", b"4"]
+    async with other.transaction() as last_tx:
+        assert [message.value for message in await last_tx.take_many(other.queue("jobs"), 5)] == [b"3", b"4"]
 
 
 async def test_a_message_does_not_overtake_a_released_message_of_its_group_in_a_transaction(
@@ -193,8 +193,8 @@ async def test_the_next_message_of_a_group_follows_after_a_dead_letter(session: 
     assert await queue.size() == 0
     assert await queue.dead_letters.redrive() == 2
     async with session.transaction() as tx:
-        again = await tx.take_many(queue, 3)
-        assert [(message.value, message.group) for message in again] == [(b"1", "customer 0"), (b"2", "customer 0")]
+        remaining = await tx.take_many(queue, 3)
+        assert [(message.value, message.group) for message in remaining] == [(b"1", "customer 0"), (b"2", "customer 0")]
 
 
 async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_force(
@@ -206,8 +206,8 @@ async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_forc
             assert len(await tx.take_many(session.queue("jobs"), 2)) == 2
             assert await other.queue("jobs").admin.release_claims() == 1
             async with other.transaction() as winner:
-                took = await winner.take_many(other.queue("jobs"), 2, timeout=10)
-                assert [message.value for message in took] == [b"0", b"1"]
+                taken = await winner.take_many(other.queue("jobs"), 2, timeout=10)
+                assert [message.value for message in taken] == [b"0", b"1"]
     async with session.transaction() as tx:
         assert [message.value for message in await tx.take_many(session.queue("jobs"), 5)] == [b"2"]
 
@@ -225,8 +225,8 @@ async def test_messages_with_and_without_a_group_share_a_queue(
         second = await tx.take(queue)
         assert second is not None
         assert {first.value, second.value} == {b"free", b"0"}
-        async with other.transaction() as elsewhere:
-            left = await elsewhere.take_many(other.queue("jobs"), 5)
+        async with other.transaction() as other_tx:
+            left = await other_tx.take_many(other.queue("jobs"), 5)
             assert [message.value for message in left] == [b"free too"]
 
 

@@ -99,7 +99,7 @@ async def test_history_records_the_end_of_each_message_once_and_in_order(
 ) -> None:
     finished = await jobs.put(b"one", key="k")
     await take_one(session)
-    await asyncio.sleep(0.01)  # times are kept to the millisecond, and each of the three is to have one of its own
+    await asyncio.sleep(0.01)  # times are stored to the millisecond, and the three must differ
     rejected = await jobs.put(b"two")
     async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
@@ -108,18 +108,18 @@ async def test_history_records_the_end_of_each_message_once_and_in_order(
     await asyncio.sleep(0.01)
     removed = await jobs.put(b"three")
     await jobs.purge()
-    told = await records(jobs)
-    assert [(one.id, one.outcome) for one in told] == [
+    ended = await records(jobs)
+    assert [(record.id, record.outcome) for record in ended] == [
         (finished, zq.End.FINISHED),
         (rejected, zq.End.DEAD),
         (removed, zq.End.REMOVED),
     ]
-    assert told[0].key == "k"
-    assert told[1].reason == "not a number"
-    assert told[0].host == socket.gethostname()
-    assert all(one.put_at <= one.ended_at for one in told)
-    assert [one.id async for one in jobs.history(since=told[1].ended_at, until=told[2].ended_at)] == [rejected]
-    assert [one.id async for one in jobs.history(limit=2)] == [finished, rejected]
+    assert ended[0].key == "k"
+    assert ended[1].reason == "not a number"
+    assert ended[0].host == socket.gethostname()
+    assert all(record.put_at <= record.ended_at for record in ended)
+    assert [record.id async for record in jobs.history(since=ended[1].ended_at, until=ended[2].ended_at)] == [rejected]
+    assert [record.id async for record in jobs.history(limit=2)] == [finished, rejected]
 
 
 async def test_a_rollback_leaves_no_history_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
@@ -175,7 +175,7 @@ async def test_a_running_consumer_follows_a_change_of_the_history_option(
 
     async with other.listener(other.queue("jobs"), handler):
         for history, kept in ((None, 0), (zq.History(), 1), (False, 1)):
-            await queue.configure(zq.QueueConfig(history=history))  # type: ignore[arg-type]  # each is one of the three
+            await queue.configure(zq.QueueConfig(history=history))  # type: ignore[arg-type]  # each has one of the three types
             job = await queue.put(b"one")
             await eventually(lambda job=job: done(job), 30)  # type: ignore[misc]
             assert len(await records(queue)) == kept
@@ -197,7 +197,7 @@ async def test_history_outlives_the_sessions_that_wrote_it(
     job = await writer.queue("jobs").put(b"one")
     await take_one(writer)
     await expire(writer)
-    assert [one.id for one in await records(jobs)] == [job]
+    assert [record.id for record in await records(jobs)] == [job]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_history_outlives_the_sessions_that_wrote_it(
         lambda: zq.History(lifetime=-1),
         lambda: zq.History(lifetime=float("nan")),
         lambda: zq.History(most=0),
-        lambda: zq.QueueConfig(history=True),  # type: ignore[arg-type]  # that is what is refused
+        lambda: zq.QueueConfig(history=True),  # type: ignore[arg-type]  # the refused type
         lambda: zq.QueueConfig(clean_every=0),
     ],
 )
@@ -216,6 +216,6 @@ def test_invalid_history_options_are_refused_before_anything_is_sent(bad: Callab
         bad()
 
 
-async def test_moments_without_a_zone_are_refused(jobs: zq.Queue[bytes]) -> None:
+async def test_times_without_a_zone_are_refused(jobs: zq.Queue[bytes]) -> None:
     with pytest.raises(zq.InvalidOptionError, match="aware"):
-        await anext(jobs.history(since=datetime(2026, 3, 1)))  # noqa: DTZ001 - that is what is refused
+        await anext(jobs.history(since=datetime(2026, 3, 1)))  # noqa: DTZ001 - the refused value

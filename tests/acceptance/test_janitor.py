@@ -47,7 +47,7 @@ async def base(queue_root: str) -> str:
 
 @pytest.fixture
 async def connect(zookeeper: str, queue_root: str) -> AsyncIterator[Connect]:
-    """Opens sessions with a janitor or without."""
+    """Opens sessions with or without a janitor."""
     async with AsyncExitStack() as stack:
 
         async def open_one(*, janitor: bool) -> zq.QueueSession:
@@ -57,12 +57,12 @@ async def connect(zookeeper: str, queue_root: str) -> AsyncIterator[Connect]:
 
 
 async def write_history(view: Observer, base: str, *records: HistoryRecord) -> None:
-    for one in records:
-        await view.create(f"{base}/history/{one.place}", one.encode())
+    for record in records:
+        await view.create(f"{base}/history/{record.place}", record.encode())
 
 
 async def ids(queue: zq.Queue[bytes]) -> list[str]:
-    return [one.id async for one in queue.history()]
+    return [record.id async for record in queue.history()]
 
 
 async def test_clean_up_removes_expired_history_at_its_interval_and_follows_a_new_lifetime(
@@ -95,7 +95,7 @@ async def test_a_session_that_opted_out_does_not_clean(connect: Connect, server_
     assert "old" in await ids(jobs)
     assert not await server_view.exists(f"{base}/janitor")
     taking = await connect(janitor=True)
-    await taking.queue("jobs").configuration()  # it uses the queue, and that is enough
+    await taking.queue("jobs").configuration()  # a session cleans the queues that it has used
     await server_view.gone(f"{base}/history/{record('old', timedelta(days=8)).place}")
 
 
@@ -123,7 +123,7 @@ async def test_records_pinned_by_an_audit_stay_until_they_are_unpinned(
     await pin(handle_of(jobs), "audit", NOW - timedelta(days=2))
     await session.admin.clean("jobs")
     assert await ids(jobs) == ["r2"]
-    assert [(one.queue, one.name) for one in await jobs.admin.pins()] == [("jobs", "audit")]
+    assert [(pin.queue, pin.name) for pin in await jobs.admin.pins()] == [("jobs", "audit")]
     assert await jobs.admin.unpin("audit")
     assert not await jobs.admin.unpin("audit")
     assert await jobs.admin.pins() == []
@@ -152,7 +152,7 @@ async def test_a_pin_set_during_a_clean_up_applies_at_once(
 async def test_clean_up_removes_attempts_only_of_ended_messages(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)  # a while ago is now
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)  # each record counts as old
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     job = await jobs.put(b"one")
     async with session.transaction(autocommit=False) as tx:
@@ -164,8 +164,8 @@ async def test_clean_up_removes_attempts_only_of_ended_messages(
     assert cleaned.attempts == 1
     assert await server_view.children(f"{base}/meta") == [f"meta-{job}", "somebody-elses"]
     assert await server_view.children(f"{base}/locks") == []
-    (seen,) = await jobs.peek()
-    assert seen.attempt == 1
+    (peeked,) = await jobs.peek()
+    assert peeked.attempt == 1
 
 
 async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
@@ -178,7 +178,7 @@ async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
         assert message is not None
         (item,) = await server_view.children(f"{base}/items")
         data = await server_view.get(f"{base}/items/{item}")
-        await server_view.delete(f"{base}/items/{item}")  # as a listing that missed it would show it
+        await server_view.delete(f"{base}/items/{item}")  # as in a listing that missed the item
         await server_view.create(f"{base}/meta/meta-{message.id}", AttemptRecord(1).encode())
         (cleaned,) = await session.admin.clean("jobs")
         assert cleaned.attempts == 0
@@ -193,7 +193,7 @@ async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     monkeypatch.setattr("aiozkqueue.operations.orphans.LATE", 0.0)
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
-    ended, announced_badly, going_on = await jobs.leases.take(3, lifetime=300)
+    ended, announced_badly, running = await jobs.leases.take(3, lifetime=300)
     dues = {name.partition("-")[2]: name for name in await server_view.children(f"{base}/due")}
     for lease in (ended, announced_badly):
         await server_view.delete(f"{base}/due/{dues[lease.id]}")
@@ -204,7 +204,7 @@ async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     await server_view.create(due, f"items/{place}".encode())
     (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.claims == 2
-    assert await server_view.children(f"{base}/locks") == [f"lock-{going_on.id}"]
+    assert await server_view.children(f"{base}/locks") == [f"lock-{running.id}"]
     assert {(await take_one(session)).id for _ in range(2)} == {ended.id, announced_badly.id}
 
 
@@ -220,10 +220,10 @@ async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     before = await server_view.children(clients)
     assert (await session.admin.clean())[-1].clients == 0
     assert await server_view.children(clients) == before
-    monkeypatch.setattr("aiozkqueue.operations.orphans.SLOT_LIFETIME", -3600.0)  # a day ago is now
+    monkeypatch.setattr("aiozkqueue.operations.orphans.SLOT_LIFETIME", -3600.0)  # each client counts as gone for a day
     cleaned = (await session.admin.clean())[-1]
     assert (cleaned.queue, cleaned.clients) == (None, len(before))
-    await other.queue("jobs").put(b"two")  # whoever lives makes another
+    await other.queue("jobs").put(b"two")  # a live client creates another slot
     assert await server_view.children(clients) == before
     assert await session.queue("jobs").size() == 2
 
@@ -243,8 +243,8 @@ async def test_several_sessions_clean_one_at_a_time_at_the_shared_interval(
     await eventually(cleaned_thrice, 30)
     passes = await server_view.version(f"{base}/janitor")
     assert passes <= (asyncio.get_running_loop().time() - begun) / 0.5 + 1
-    told = json.loads(await server_view.get(f"{base}/janitor"))
-    assert told["queue"] == "jobs"
+    last_pass = json.loads(await server_view.get(f"{base}/janitor"))
+    assert last_pass["queue"] == "jobs"
 
 
 async def test_concurrent_clean_ups_remove_each_record_once(
@@ -256,7 +256,7 @@ async def test_concurrent_clean_ups_remove_each_record_once(
         server_view, base, *(record(f"r{index}", timedelta(minutes=200 - index)) for index in range(60))
     )
     both = await asyncio.gather(session.admin.clean("jobs"), other.admin.clean("jobs"), session.admin.clean("jobs"))
-    assert sum(one.records for (one,) in both) == 55
+    assert sum(removed.records for (removed,) in both) == 55
     assert await ids(jobs) == [f"r{index}" for index in range(55, 60)]
 
 

@@ -20,10 +20,10 @@ async def test_a_leased_message_is_held_and_acknowledged_by_its_token(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
-    one, two = await session.queue("jobs").leases.take(10, lifetime=60)
-    assert (one.body, two.body, one.attempt) == (b"1", b"2", 1)
+    first, second = await session.queue("jobs").leases.take(10, lifetime=60)
+    assert (first.body, second.body, first.attempt) == (b"1", b"2", 1)
     assert await other.queue("jobs").leases.take(10) == []
-    await other.queue("jobs").leases.acknowledge([one.token, two.token])
+    await other.queue("jobs").leases.acknowledge([first.token, second.token])
     for folder in ("items", "locks", "due", "meta"):
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
@@ -44,9 +44,9 @@ async def test_a_message_whose_lease_ends_is_redelivered_as_the_next_attempt(
 ) -> None:
     await session.queue("jobs").put(b"1")
     (lease,) = await session.queue("jobs").leases.take(lifetime=0.5)
-    (again,) = await other.queue("jobs").leases.take(lifetime=60, timeout=30)
-    assert (again.id, again.attempt) == (lease.id, 2)
-    await session.queue("jobs").leases.acknowledge([lease.token])  # needs no live lease
+    (redelivered,) = await other.queue("jobs").leases.take(lifetime=60, timeout=30)
+    assert (redelivered.id, redelivered.attempt) == (lease.id, 2)
+    await session.queue("jobs").leases.acknowledge([lease.token])  # works although the lease has ended
     assert await session.queue("jobs").size() == 0
 
 
@@ -76,11 +76,11 @@ async def test_a_renewal_restores_a_lease_that_ended(session: zq.QueueSession) -
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     (lease,) = await jobs.leases.take(lifetime=0.2)
-    (again,) = await jobs.leases.take(lifetime=0.2, timeout=30)
+    (redelivered,) = await jobs.leases.take(lifetime=0.2, timeout=30)
     await asyncio.sleep(0.5)
     await jobs.leases.renew([lease.token], lifetime=60)
     assert await jobs.leases.take(timeout=1) == []
-    await jobs.leases.acknowledge([again.token])
+    await jobs.leases.acknowledge([redelivered.token])
 
 
 async def test_a_renewal_to_zero_releases_the_message_at_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
@@ -89,7 +89,7 @@ async def test_a_renewal_to_zero_releases_the_message_at_once(session: zq.QueueS
     waiting = asyncio.create_task(other.queue("jobs").leases.take(lifetime=60, timeout=30))
     await asyncio.sleep(0.1)
     await session.queue("jobs").leases.renew([lease.token], lifetime=0)
-    assert [one.id for one in await waiting] == [lease.id]
+    assert [lease.id for lease in await waiting] == [lease.id]
 
 
 async def test_a_renewal_does_not_touch_a_message_that_a_delivery_holds(

@@ -1,4 +1,4 @@
-"""Moves: all messages of a queue move to another in the background; no crash loses or duplicates one."""
+"""Moves: all messages of a queue move to another in the background; no crash loses or duplicates a message."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 
-async def ended(session: zq.QueueSession, reference: str, patience: float = 60) -> MoveStatus:
+async def ended(session: zq.QueueSession, reference: str, timeout: float = 60) -> MoveStatus:
     async def over() -> bool:
         return (await session.admin.moves.status(reference)).state != "running"
 
-    await eventually(over, patience)
+    await eventually(over, timeout)
     return await session.admin.moves.status(reference)
 
 
@@ -47,10 +47,10 @@ async def test_a_move_keeps_all_messages_unchanged(session: zq.QueueSession, oth
     assert await source.size() == 0
     found = await drained(other, "target")
     assert [delivery.id for delivery in found] == ids
-    assert [(one.body, one.headers["n"], one.key, one.attempt) for one in found] == [
+    assert [(message.body, message.headers["n"], message.key, message.attempt) for message in found] == [
         (b"%d" % number, str(number), f"k{number}", 1) for number in range(5)
     ]
-    assert {one.id: one.enqueued_at for one in found} == before
+    assert {message.id: message.enqueued_at for message in found} == before
 
 
 async def test_a_move_that_does_not_decode_is_neither_listed_nor_changed_and_others_are_finished(
@@ -63,7 +63,7 @@ async def test_a_move_that_does_not_decode_is_neither_listed_nor_changed_and_oth
     reference = await session.admin.moves.start("source", "target")
     assert (await ended(session, reference)).state == "done"
     assert await session.admin.moves.resume() == 0
-    assert [one.reference for one in await session.admin.moves.all()] == [reference]
+    assert [move.reference for move in await session.admin.moves.all()] == [reference]
     for name, data in broken.items():
         assert await server_view.get(f"{queue_root}/.moves/{name}") == data
 
@@ -96,7 +96,7 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
 
 
 async def test_a_large_message_is_moved_from_a_queue_whose_history_keeps_payloads(session: zq.QueueSession) -> None:
-    """A request cannot hold its payload twice, and the record of a moved message has none."""
+    """A request has no space for its payload twice, so the record of a moved message has no payload."""
     source, body = session.queue("source"), b"x" * 600_000
     await source.configure(zq.QueueConfig(history=zq.History(payload=True)))
     await source.put(body)
@@ -158,7 +158,7 @@ async def test_a_move_whose_process_is_killed_is_finished_by_another(
     async def resumed() -> bool:
         return await session.admin.moves.resume() == 1
 
-    if (await session.admin.moves.status(reference)).state == "running":  # it may have been quicker than we
+    if (await session.admin.moves.status(reference)).state == "running":  # the move may have ended before the kill
         await eventually(resumed, 60)
     status = await ended(session, reference)
     assert (status.state, await session.queue("source").size()) == ("done", 0)

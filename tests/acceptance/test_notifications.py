@@ -31,19 +31,19 @@ def later(seconds: float) -> datetime:
 
 class Handler:
     def __init__(self, fails: int = 0) -> None:
-        self.seen: list[Notification[Invoice]] = []
+        self.handled: list[Notification[Invoice]] = []
         self.at: list[datetime] = []
         self._fails = fails
 
     async def __call__(self, notification: Notification[Invoice]) -> None:
-        self.seen.append(notification)
+        self.handled.append(notification)
         self.at.append(datetime.now(UTC))
-        if len(self.seen) <= self._fails:
-            raise OSError("the mail server is away")
+        if len(self.handled) <= self._fails:
+            raise OSError("the mail server is down")
 
     async def called(self, count: int) -> None:
         async with asyncio.timeout(40):
-            while len(self.seen) < count:  # noqa: ASYNC110 -- a listener fulfils it
+            while len(self.handled) < count:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.01)
 
 
@@ -57,9 +57,9 @@ async def test_a_handler_gets_an_event_with_its_date_token_and_keys_when_it_is_d
     handler = Handler()
     async with invoices.listener(handler):
         await handler.called(1)
-    [seen] = handler.seen
-    assert (seen.id, seen.event, seen.effective_date) == (message_id, Invoice(account=7), date)
-    assert (seen.search_key1, seen.search_key2, seen.user_token, seen.attempt) == ("7", "tenant", "tok", 1)
+    [entry] = handler.handled
+    assert (entry.id, entry.event, entry.effective_date) == (message_id, Invoice(account=7), date)
+    assert (entry.search_key1, entry.search_key2, entry.user_token, entry.attempt) == ("7", "tenant", "tok", 1)
     assert handler.at[0] >= date - timedelta(milliseconds=50), "clocks of two programs may differ by that"
     [record] = [record async for record in invoices.queue.history()]
     assert (record.outcome.value, record.payload, record.attempts) == ("finished", b'{"account":7}', 1)
@@ -72,7 +72,7 @@ async def test_another_session_finds_the_entries_of_a_queue_without_a_listener(
     await invoices.schedule(Invoice(account=1), later(3600), search_key2="t")
     await invoices.schedule(Invoice(account=2), later(-3600), search_key2="t")
     found = await (await Notifications(other).get("billing", "invoices", Invoice)).find("t")
-    assert [one.event.account for one in found] == [2, 1]
+    assert [entry.event.account for entry in found] == [2, 1]
 
 
 async def test_entries_are_found_by_both_keys_by_the_second_key_and_up_to_a_date(
@@ -83,7 +83,7 @@ async def test_entries_are_found_by_both_keys_by_the_second_key_and_up_to_a_date
     await invoices.schedule(Invoice(account=9), later(60))
 
     async def accounts(*keys: str, **options: Any) -> list[int]:
-        return [one.event.account for one in await invoices.find(*keys, **options)]
+        return [entry.event.account for entry in await invoices.find(*keys, **options)]
 
     assert await accounts("t") == [0, 1, 3]
     assert await accounts("t", search_key1="a") == [0, 3]
@@ -96,17 +96,17 @@ async def test_entries_are_found_by_both_keys_by_the_second_key_and_up_to_a_date
 async def test_an_entry_in_flight_is_shown_as_such_and_cannot_be_replaced_or_removed(
     invoices: NotificationQueue[Invoice],
 ) -> None:
-    going_on, done = asyncio.Event(), asyncio.Event()
+    started, done = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Notification[Invoice]) -> None:
-        going_on.set()
+        started.set()
         await done.wait()
 
     message_id = await invoices.schedule(Invoice(account=1), later(0), search_key2="t")
     await invoices.schedule(Invoice(account=2), later(3600), search_key2="t")
     async with invoices.listener(slow):
-        await going_on.wait()
-        found = {one.event.account: one.status for one in await invoices.find("t")}
+        await started.wait()
+        found = {entry.event.account: entry.status for entry in await invoices.find("t")}
         assert found == {1: "in processing", 2: "future"}
         assert not await invoices.update(message_id, Invoice(account=5))
         assert not await invoices.remove(message_id)
@@ -121,8 +121,8 @@ async def test_an_event_can_be_replaced_while_it_waits(invoices: NotificationQue
     handler = Handler()
     async with invoices.listener(handler):
         await handler.called(1)
-    [seen] = handler.seen
-    assert (seen.id, seen.event.account, seen.effective_date, seen.user_token) == (message_id, 2, date, "tok")
+    [entry] = handler.handled
+    assert (entry.id, entry.event.account, entry.effective_date, entry.user_token) == (message_id, 2, date, "tok")
     assert not await invoices.update(message_id, Invoice(account=3)), "it is gone"
 
 
@@ -133,7 +133,7 @@ async def test_an_update_with_other_keys_than_those_of_the_notification_changes_
     plain = await invoices.schedule(Invoice(account=1), later(3600))
 
     async def accounts() -> list[int]:
-        return [one.event.account for one in await invoices.find()]
+        return [entry.event.account for entry in await invoices.find()]
 
     for wrong in ((None, "u"), ("2", "t"), ("t", "1")):
         assert not await invoices.update(keyed, Invoice(account=2), search_key1=wrong[0], search_key2=wrong[1])
@@ -146,10 +146,10 @@ async def test_an_update_with_other_keys_than_those_of_the_notification_changes_
     with pytest.raises(zq.InvalidOptionError, match="give a str"):
         await invoices.update(keyed, Invoice(account=2), search_key2=1)  # type: ignore[arg-type]
     assert await invoices.update(keyed, Invoice(account=3), search_key2="t")
-    assert [one.event.account for one in await invoices.find("t", search_key1="1")] == [3]
+    assert [entry.event.account for entry in await invoices.find("t", search_key1="1")] == [3]
     async with session.transaction() as tx:
         assert await invoices.update(keyed, Invoice(account=4), search_key1="1", search_key2="t", tx=tx)
-    assert [one.event.account for one in await invoices.find("t", search_key1="1")] == [4]
+    assert [entry.event.account for entry in await invoices.find("t", search_key1="1")] == [4]
     assert await invoices.update(plain, Invoice(account=5)), "no keys given, none are checked"
 
 
@@ -163,7 +163,7 @@ async def test_one_entry_or_all_entries_of_a_key_are_removed_and_recorded(invoic
     assert not await invoices.remove(ids[0])
     assert await invoices.remove_all("t", search_key1="1") == 2
     assert await invoices.remove_all("t") == 2
-    assert [one.id for one in await invoices.find()] == [kept]
+    assert [entry.id for entry in await invoices.find()] == [kept]
     assert [record.outcome.value async for record in invoices.queue.history()] == ["removed"] * 5
 
 
@@ -195,7 +195,7 @@ async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(
     ids = [await invoices.schedule(Invoice(account=number), later(60), search_key2="t") for number in range(3)]
 
     async def accounts() -> list[int]:
-        return sorted(one.event.account for one in await invoices.find("t"))
+        return sorted(entry.event.account for entry in await invoices.find("t"))
 
     async with session.transaction(autocommit=False) as tx:
         assert await invoices.remove_all("t", tx=tx) == 3
@@ -219,7 +219,7 @@ async def test_an_entry_is_scheduled_only_if_its_transaction_commits(
         async with session.transaction() as tx:
             await invoices.schedule(Invoice(account=2), later(3600), search_key2="t", tx=tx)
             raise OSError("no")
-    assert [one.event.account for one in await invoices.find("t")] == [1]
+    assert [entry.event.account for entry in await invoices.find("t")] == [1]
 
 
 async def test_a_handler_schedules_the_next_entry_in_the_commit_of_this_one(
@@ -236,7 +236,7 @@ async def test_a_handler_schedules_the_next_entry_in_the_commit_of_this_one(
     await invoices.schedule(Invoice(account=1), later(0))
     async with invoices.listener(again):
         await handler.called(3)
-    assert [one.event.account for one in handler.seen] == [1, 2, 3]
+    assert [notification.event.account for notification in handler.handled] == [1, 2, 3]
 
 
 async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_with_its_count(
@@ -246,9 +246,9 @@ async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_
     handler = Handler(fails=9)
     async with invoices.listener(handler):
         async with asyncio.timeout(40):
-            while not await invoices.queue.dead_letters.size():  # noqa: ASYNC110 -- a listener fulfils it
+            while not await invoices.queue.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.02)
-    assert [one.attempt for one in handler.seen] == [1, 2, 3, 4]
+    assert [notification.attempt for notification in handler.handled] == [1, 2, 3, 4]
     [dead] = await invoices.queue.dead_letters.peek()
     assert (dead.attempts, "mail server" in dead.reason) == (4, True)
 

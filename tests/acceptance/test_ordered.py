@@ -37,7 +37,7 @@ async def test_messages_are_delivered_in_put_order_through_retries_and_lost_sess
         number = int(delivery.value)
         out.append(number)
         try:
-            assert len(out) == 1, f"{out} were out at once"
+            assert len(out) == 1, f"{out} were in flight at once"
             await asyncio.sleep(0.002)
             if number % 10 == 3 and delivery.attempt < 3:
                 raise zq.Retry(delay=0.1)
@@ -51,7 +51,7 @@ async def test_messages_are_delivered_in_put_order_through_retries_and_lost_sess
     held = await lost.transaction(autocommit=False).__aenter__()
     assert [message.value for message in await held.take_many(lost.queue("jobs"), 3)] == [b"0", b"1", b"2"]
     sessions = [session, await open_session()]
-    listeners = [one.listener(one.queue("jobs"), handler, concurrency=5) for one in sessions]
+    listeners = [opened.listener(opened.queue("jobs"), handler, concurrency=5) for opened in sessions]
     async with listeners[0], listeners[1]:
         await expire(lost)
         await eventually(done, 60)

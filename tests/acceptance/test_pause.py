@@ -35,10 +35,10 @@ async def test_a_paused_queue_delivers_nothing_accepts_puts_and_lets_held_messag
         assert held is not None
         await other.queue("jobs").configure(PAUSED)
         await other.queue("jobs").put(b"3")
-        # Neither who knows of the pause, nor who has not heard of it yet, gets anything.
+        # No message is delivered, whether or not the session has already read the pause.
         assert await tx.take(queue, timeout=0) is None
-        async with other.transaction() as elsewhere:
-            assert await elsewhere.take(other.queue("jobs"), timeout=0.5) is None
+        async with other.transaction() as other_tx:
+            assert await other_tx.take(other.queue("jobs"), timeout=0.5) is None
         assert await server_view.children(f"{queue_root}/jobs/locks") == [f"lock-{held.id}"]
     stats = await queue.stats()
     assert (stats.paused, stats.size, stats.claimed) == (True, 2, 0)
@@ -50,7 +50,7 @@ async def test_a_paused_queue_delivers_nothing_accepts_puts_and_lets_held_messag
 async def test_listeners_of_a_paused_queue_continue_when_it_is_resumed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    queue, elsewhere = session.queue("jobs"), other.queue("jobs")
+    queue, other_queue = session.queue("jobs"), other.queue("jobs")
     await queue.configure(zq.QueueConfig())
     await queue.configure(PAUSED)
     handled: list[bytes] = []
@@ -61,11 +61,11 @@ async def test_listeners_of_a_paused_queue_continue_when_it_is_resumed(
     async def all_handled() -> bool:
         return len(handled) == 20
 
-    async with session.listener(queue, handler, concurrency=3), other.listener(elsewhere, handler):
+    async with session.listener(queue, handler, concurrency=3), other.listener(other_queue, handler):
         await queue.put_many([b"%d" % number for number in range(20)])
         await asyncio.sleep(0.5)
         assert not handled
-        await elsewhere.configure(RESUMED)
+        await other_queue.configure(RESUMED)
         await eventually(all_handled, 30)
     assert len(set(handled)) == 20
 
@@ -76,14 +76,14 @@ async def test_a_pause_outlives_lost_sessions_and_consumers_do_not_miss_its_end(
     consumer = await open_session(zookeeper_proxy.hosts)
     await session.queue("jobs").configure(zq.QueueConfig(shards=1, paused=True))
     await session.queue("jobs").put(b"1")
-    waiting = asyncio.create_task(take_one(consumer, patience=60))
+    waiting = asyncio.create_task(take_one(consumer, timeout=60))
     await asyncio.sleep(0.3)
     await expire(consumer)
     await asyncio.sleep(0.3)
     assert not waiting.done()
     zookeeper_proxy.stall()
     zookeeper_proxy.reset_connections()
-    await session.queue("jobs").configure(RESUMED)  # while the consumer is away
+    await session.queue("jobs").configure(RESUMED)  # while the consumer is disconnected
     zookeeper_proxy.heal()
     assert (await waiting).value == b"1"
 

@@ -1,4 +1,4 @@
-"""A policy that is configured while processes run applies to all of them and fails none."""
+"""A policy that is configured while processes run applies to all of them, and none of them fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event(BaseModel):
 
 
 class Failing:
-    """A subscriber that goes on failing."""
+    """A subscriber that always fails."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -42,7 +42,7 @@ class Failing:
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(30):
-        while not await condition():  # noqa: ASYNC110 -- a handler fulfils it
+        while not await condition():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
 
 
@@ -64,13 +64,13 @@ async def test_a_running_bus_continues_and_follows_a_newly_configured_policy(
     await bus.post(Event(number=1))
     async with session.transaction() as tx:
         await bus.post(Event(number=2), tx=tx)
-    elsewhere = Bus(other, "orders", Event, policy=named)
-    elsewhere.subscribe(Event, fails, name="fails")
-    async with bus.listener(), elsewhere.listener():
+    other_bus = Bus(other, "orders", Event, policy=named)
+    other_bus.subscribe(Event, fails, name="fails")
+    async with bus.listener(), other_bus.listener():
         await bus.post(Event(number=3))
         await until(lambda: _count(bus.queue(), 3))
     assert fails.calls <= 6
-    assert {one.attempts for one in await bus.queue().dead_letters.peek()} == {2}
+    assert {letter.attempts for letter in await bus.queue().dead_letters.peek()} == {2}
     assert (await bus.queue().configuration()).policy == NEW
 
 
@@ -115,23 +115,23 @@ async def test_a_bus_with_another_policy_than_the_stored_one_warns_once(
             await bus.post(Event(number=number))
         await session.queue("orders").configure(zq.QueueConfig(clean_every=100))
         await bus.post(Event(number=4))
-    [told] = [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
-    assert "ConsumeTimes(2" in told
-    assert "ConsumeTimes(9" in told
+    [warning] = [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
+    assert "ConsumeTimes(2" in warning
+    assert "ConsumeTimes(9" in warning
 
 
 async def test_a_process_can_still_name_the_old_policy_of_a_queue_that_was_configured_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, open_session: Opener
 ) -> None:
-    """As by code that names the policy wherever it uses the queue; what starts later is told of the conflict."""
+    """Code may name the policy wherever it uses the queue; only a process that starts later gets the conflict."""
     old = zq.ConsumeTimes(5)
-    for one in (session, other):
-        await one.queue("jobs", policy=old).put(b"before")
+    for opened in (session, other):
+        await opened.queue("jobs", policy=old).put(b"before")
     await other.queue("jobs").configure(zq.QueueConfig(policy=NEW))
-    for one in (session, other):
-        await one.queue("jobs", policy=old).put(b"after")
-        await one.queue("jobs", policy=old).put(b"once more")
-        async with one.queue("jobs", policy=old).consume(policy=old, until_idle=0) as deliveries:
+    for opened in (session, other):
+        await opened.queue("jobs", policy=old).put(b"after")
+        await opened.queue("jobs", policy=old).put(b"once more")
+        async with opened.queue("jobs", policy=old).consume(policy=old, until_idle=0) as deliveries:
             async for delivery in deliveries:
                 await delivery.commit()
     with pytest.raises(ConfigConflictError, match="leave the policy out"):
@@ -142,12 +142,12 @@ async def test_a_notification_queues_policy_can_be_configured_and_creating_it_ag
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     events = await Notifications(session).create("billing", "events", Event)
-    elsewhere = await Notifications(other).get("billing", "events", Event)
-    await elsewhere.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
-    for one in (session, other):
+    other_events = await Notifications(other).get("billing", "events", Event)
+    await other_events.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
+    for opened in (session, other):
         with pytest.raises(AlreadyExistsError):
-            await Notifications(one).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
-    stored = await elsewhere.queue.configuration()
+            await Notifications(opened).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
+    stored = await other_events.queue.configuration()
     assert (stored.policy, stored.history) == (NEW, zq.History(lifetime=60))
     await events.schedule(Event(number=1), datetime.now(UTC))
     fails = Failing()
@@ -166,10 +166,10 @@ async def test_one_of_several_concurrent_creates_of_a_notification_queue_succeed
     policies = [zq.ConsumeTimes(times) for times in (2, 3, 4, 5)]
     made = await asyncio.gather(
         *(
-            Notifications(one).create("billing", "events", Event, policy=policy)
-            for one, policy in zip((session, other, session, other), policies, strict=True)
+            Notifications(opened).create("billing", "events", Event, policy=policy)
+            for opened, policy in zip((session, other, session, other), policies, strict=True)
         ),
         return_exceptions=True,
     )
-    [winner] = [policy for policy, one in zip(policies, made, strict=True) if not isinstance(one, BaseException)]
+    [winner] = [policy for policy, result in zip(policies, made, strict=True) if not isinstance(result, BaseException)]
     assert (await session.queue("billing:events").configuration()).policy == winner

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.timeout(60)
 
 
 async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
-    """Consume what there is."""
+    """Consume the waiting messages."""
     async with queue.consume(until_idle=0, prefetch=1) as deliveries:
         return [delivery.value async for delivery in deliveries]
 
 
-async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(session: zq.QueueSession) -> None:
+async def test_the_most_urgent_message_comes_first_and_the_oldest_of_equal_priority(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for value, priority in ((b"low", 10), (b"plain", 0), (b"urgent", -10), (b"plain too", 0), (b"urgent too", -10)):
         await jobs.put(value, priority=priority)
@@ -68,30 +68,30 @@ async def test_a_retry_keeps_the_priority_and_the_place(session: zq.QueueSession
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put_many([b"urgent 1", b"urgent 2"], priority=-1)
     await jobs.put(b"plain")
-    seen: list[tuple[bytes, int]] = []
+    delivered: list[tuple[bytes, int]] = []
     async with jobs.consume(until_idle=0, prefetch=1) as deliveries:
         async for delivery in deliveries:
-            seen.append((delivery.value, delivery.attempt))
-            if seen == [(b"urgent 1", 1)]:
+            delivered.append((delivery.value, delivery.attempt))
+            if delivered == [(b"urgent 1", 1)]:
                 await delivery.rollback()
-    assert seen == [(b"urgent 1", 1), (b"urgent 1", 2), (b"urgent 2", 1), (b"plain", 1)]
+    assert delivered == [(b"urgent 1", 1), (b"urgent 1", 2), (b"urgent 2", 1), (b"plain", 1)]
 
 
 async def test_a_retry_after_a_backoff_overtakes_less_urgent_messages(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
     await jobs.put(b"urgent", priority=-1)
     await jobs.put_many([b"plain"] * 3000)
-    seen: list[tuple[bytes, int]] = []
+    delivered: list[tuple[bytes, int]] = []
     async with jobs.consume(until_idle=30, prefetch=1) as deliveries:
         async for delivery in deliveries:
-            seen.append((delivery.value, delivery.attempt))
-            if seen == [(b"urgent", 1)]:
+            delivered.append((delivery.value, delivery.attempt))
+            if delivered == [(b"urgent", 1)]:
                 await delivery.rollback()
-            elif seen[-1] == (b"urgent", 2):
+            elif delivered[-1] == (b"urgent", 2):
                 break
             else:
                 await asyncio.sleep(0.001)
-    assert len(seen) < 3000
+    assert len(delivered) < 3000
 
 
 async def test_a_redriven_dead_letter_keeps_its_priority(session: zq.QueueSession) -> None:
@@ -110,9 +110,9 @@ async def test_a_redriven_dead_letter_keeps_its_priority(session: zq.QueueSessio
 async def test_an_urgent_put_overtakes_a_backlog_without_another_listing(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str, mode: str
 ) -> None:
-    """After at most 64 messages, or 100 ms: half a second here, for machines that are busy or stand still."""
+    """It overtakes after at most 64 messages or 100 ms; the test allows half a second for busy machines."""
     producer = session.queue("jobs")
-    await producer.put(b"urgent", priority=-1)  # the level is known, as it is after its first message ever
+    await producer.put(b"urgent", priority=-1)  # creates the lane of this priority
     consumer = (await open_session(zookeeper_proxy.hosts)).queue("jobs")
     async with consumer.consume(prefetch=1) as deliveries:
         assert (await anext(deliveries)).value == b"urgent"
@@ -131,7 +131,7 @@ async def test_an_urgent_put_overtakes_a_backlog_without_another_listing(
 
 
 def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
-    """The listings of a folder from now on, as they come."""
+    """Collect the listings of a folder from now on."""
     listings: list[Request] = []
 
     def note(request: Request) -> bool:
@@ -144,12 +144,12 @@ def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
 
 
 async def test_an_urgent_message_released_by_another_session_overtakes_a_backlog(open_session: Opener) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").put(b"urgent", priority=-1)
-    async with one.transaction(autocommit=False) as tx:
-        assert await tx.take(one.queue("jobs")) is not None
-        await other.queue("jobs").put_many([b"plain"] * 20_000)
-        async with other.queue("jobs").consume(prefetch=1) as deliveries:
+    holder, consumer = await open_session(), await open_session()
+    await holder.queue("jobs").put(b"urgent", priority=-1)
+    async with holder.transaction(autocommit=False) as tx:
+        assert await tx.take(holder.queue("jobs")) is not None
+        await consumer.queue("jobs").put_many([b"plain"] * 20_000)
+        async with consumer.queue("jobs").consume(prefetch=1) as deliveries:
             for _ in range(300):
                 assert (await anext(deliveries)).value == b"plain"
             await tx.rollback(delay=0)
@@ -181,7 +181,7 @@ async def test_a_queue_without_priorities_has_no_priority_lanes_and_no_watches_u
 
 
 @pytest.mark.parametrize("priority", [128, -129, 1.0, "1", None, True])
-async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSession, priority: Any) -> None:
+async def test_an_invalid_priority_is_refused_before_it_is_sent(session: zq.QueueSession, priority: Any) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="priority"):
         await jobs.put(b"", priority=priority)
@@ -192,13 +192,13 @@ async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSessi
 
 
 async def test_an_idle_consumer_notices_a_new_priority(open_session: Opener) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").configure(zq.QueueConfig())
-    async with other.queue("jobs").consume() as deliveries:
+    producer, consumer = await open_session(), await open_session()
+    await producer.queue("jobs").configure(zq.QueueConfig())
+    async with consumer.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
-        await eventually(lambda: _registered(one))
+        await eventually(lambda: _registered(producer))
         await asyncio.sleep(0.2)
-        await one.queue("jobs").put(b"first of its kind", priority=99)
+        await producer.queue("jobs").put(b"first of its kind", priority=99)
         assert (await asyncio.wait_for(waiting, 50)).value == b"first of its kind"
 
 

@@ -1,4 +1,4 @@
-"""Rates: several sessions together call their handlers no more often than allowed, and hold no message meanwhile."""
+"""Rates: several sessions together call their handlers no more often than allowed, and waiting calls lock nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATE = 20
 
 
 class Handled:
-    """When each call of a handler began."""
+    """The times at which the calls of a handler began."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
@@ -38,7 +38,7 @@ class Handled:
 
 
 class RoundTrips:
-    """The longest round trip of the multis of sessions: those of leases, and of the records of attempts."""
+    """The longest round trip of a multi of these sessions: a lease of the rate, or an attempt record."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *sessions: zq.QueueSession) -> None:
         self.longest = 0.0
@@ -66,9 +66,9 @@ async def test_several_sessions_share_a_rate(
     round_trips = RoundTrips(monkeypatch, session, other)
     jobs, handled = session.queue("jobs"), Handled()
     await jobs.put_many([b"job"] * 60)
-    one = session.listener(jobs, handled, concurrency=8, rate=RATE)
-    two = other.listener(other.queue("jobs"), handled, concurrency=8, rate=RATE)
-    async with one, two:
+    first = session.listener(jobs, handled, concurrency=8, rate=RATE)
+    second = other.listener(other.queue("jobs"), handled, concurrency=8, rate=RATE)
+    async with first, second:
         await assert_empty(jobs, timeout=60)
     assert len(handled.begun) == 60
     assert most_in_a_second(handled.begun) <= allowed(RATE) + RATE * round_trips.longest
@@ -103,7 +103,7 @@ async def test_a_rate_outlives_the_session_that_used_it(
     jobs, handled = session.queue("jobs"), Handled()
     await jobs.put_many([b"job"] * 40)
     async with session.listener(jobs, handled, concurrency=8, rate=RATE):
-        while len(handled.begun) < 10:  # noqa: ASYNC110 - the listener goes on
+        while len(handled.begun) < 10:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
         await expire(session)
         await assert_empty(jobs, timeout=60)
@@ -118,6 +118,6 @@ async def test_rates_out_of_range_are_refused(session: zq.QueueSession) -> None:
         ({"rate_name": "bank"}, "give rate= too"),
         ({"rate": 1, "rate_name": "a/b"}, "a/b"),
     ):
-        given: Any = options
+        bad_options: Any = options
         with pytest.raises((zq.InvalidOptionError, InvalidNameError), match=remedy):
-            session.listener(session.queue("jobs"), Handled(), **given)
+            session.listener(session.queue("jobs"), Handled(), **bad_options)

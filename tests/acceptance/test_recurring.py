@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 EVERY_SECOND = "* * * * * *"
 
 
-async def occurrences(queue: zq.Queue[bytes], count: int, patience: float = 30) -> list[datetime]:
+async def occurrences(queue: zq.Queue[bytes], count: int, timeout: float = 30) -> list[datetime]:
     """Wait until this many messages are stored; return their due dates."""
-    async with asyncio.timeout(patience):
-        while await queue.size() < count:  # noqa: ASYNC110 -- a scheduler fulfils it
+    async with asyncio.timeout(timeout):
+        while await queue.size() < count:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
     return [datetime.fromisoformat(message.headers["occurrence"]) for message in await queue.peek(10_000)]
 
@@ -37,11 +37,11 @@ async def test_any_number_of_schedulers_puts_each_occurrence_once(open_session: 
     async with Scheduler(sessions[0]), Scheduler(sessions[1]), Scheduler(sessions[2]):
         dates = await occurrences(reports, 4)
     seconds = [date.timestamp() for date in dates]
-    assert seconds == [seconds[0] + n for n in range(len(seconds))], "each second once, none left out"
+    assert seconds == [seconds[0] + n for n in range(len(seconds))], "each second occurs once, and none is missing"
     assert before < dates[0] < before + timedelta(seconds=20)
     first = (await reports.peek(1))[0]
     assert (first.value, first.headers["job"], first.headers["kind"]) == (b"all", "report", "daily")
-    assert first.enqueued_at >= dates[0], "never before it is due"
+    assert first.enqueued_at >= dates[0], "no occurrence is put before it is due"
 
 
 async def test_jobs_outlive_their_schedulers_and_missed_occurrences_follow_the_jobs_setting(
@@ -50,11 +50,11 @@ async def test_jobs_outlive_their_schedulers_and_missed_occurrences_follow_the_j
     jobs = Jobs(session)
     for missed in ("skip", "last", "all"):
         await jobs.add(missed, EVERY_SECOND, missed, b"", missed=missed, tolerance=1, limit=3)
-    await asyncio.sleep(4.5)  # nobody schedules: that is what is tested
+    await asyncio.sleep(4.5)  # no scheduler runs during this time
     async with Scheduler(session):
-        dates = {one: await occurrences(session.queue(one), 1) for one in ("last", "all", "skip")}
+        dates = {missed: await occurrences(session.queue(missed), 1) for missed in ("last", "all", "skip")}
         dates["all"] = await occurrences(session.queue("all"), 3)
-    assert dates["all"][0] < dates["skip"][0], "the one makes up for what was missed, the other does not"
+    assert dates["all"][0] < dates["skip"][0], "'all' puts the missed occurrences, 'skip' does not"
     assert dates["all"][2] - dates["all"][0] == timedelta(seconds=2)
     assert dates["last"][0] >= dates["all"][2]
 
@@ -69,10 +69,12 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
         assert (await jobs.pause("report")).paused
         paused_at = await reports.size()
         await asyncio.sleep(2.2)
-        assert await reports.size() <= paused_at + 1, "one may have been in progress"
+        assert await reports.size() <= paused_at + 1, "one put may have been in progress"
         resumed = await jobs.resume("report")
         dates = await occurrences(reports, paused_at + 3)
-        assert not [one for one in dates[paused_at + 1 :] if one <= resumed.last], "nothing of the pause is made up for"
+        assert not [date for date in dates[paused_at + 1 :] if date <= resumed.last], (
+            "occurrences during the pause are not put later"
+        )
         await jobs.remove("report")
         assert await jobs.list() == []
     with pytest.raises(NotFoundError, match="report"):
@@ -89,9 +91,9 @@ async def test_each_process_can_declare_the_same_job_when_it_starts(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     both = [Jobs(session), Jobs(other)]
-    await asyncio.gather(*(one.declare("nightly", "0 3 * * *", "reports", b"x") for one in both * 5))
+    await asyncio.gather(*(jobs.declare("nightly", "0 3 * * *", "reports", b"x") for jobs in both * 5))
     before = await both[0].get("nightly")
-    assert await both[1].declare("nightly", "0 3 * * *", "reports", b"x") == before, "left alone"
+    assert await both[1].declare("nightly", "0 3 * * *", "reports", b"x") == before, "nothing has changed"
     changed = await both[1].declare("nightly", "0 4 * * *", "reports", b"y", missed="all")
     assert (changed.cron, changed.body, changed.missed) == ("0 4 * * *", b"y", "all")
     assert [job.name for job in await both[0].list()] == ["nightly"]
@@ -134,10 +136,10 @@ async def test_bad_input_is_refused_before_anything_is_sent(
     wrong: dict[str, Any],
     error: type[zq.QueueError],
 ) -> None:
-    given: dict[str, Any] = {"name": "j", "cron": "0 3 * * *", "queue": "reports", "value": b""} | wrong
+    arguments: dict[str, Any] = {"name": "j", "cron": "0 3 * * *", "queue": "reports", "value": b""} | wrong
     for method in (Jobs(session).add, Jobs(session).declare):
         with pytest.raises(error):
-            await method(**given)
+            await method(**arguments)
     assert not await server_view.exists(f"{queue_root}/.schedule")
 
 

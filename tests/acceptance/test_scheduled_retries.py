@@ -20,25 +20,25 @@ async def serve(
     handler: Callable[[zq.Delivery[bytes]], Awaitable[None]],
     until: Any,
 ) -> None:
-    """Listen until something holds."""
+    """Run a listener until the condition holds."""
     async with session.listener(queue, handler), asyncio.timeout(30):
-        while not await until():  # noqa: ASYNC110 -- the handler fulfils it
+        while not await until():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
 
 
 async def test_the_nth_retry_is_due_at_its_offset_from_the_date_of_the_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    seen: list[float] = []
+    called_at: list[float] = []
 
     async def handler(_: zq.Delivery[bytes]) -> None:
-        seen.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(0.5)  # its work takes a while: the next date does not move
+        called_at.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.5)  # the time that the handler takes does not change the next date
         raise zq.Retry(schedule=[1, 2, 3])
 
     began = asyncio.get_running_loop().time()
     await jobs.put(b"x")
     await serve(jobs, session, handler, lambda: _holds(jobs.dead_letters.size))
-    waited = [at - began for at in seen]
+    waited = [at - began for at in called_at]
     assert len(waited) == 4
     for after, due in zip(waited[1:], (1, 2, 3), strict=True):
         assert due - 0.1 < after < due + 10, waited
@@ -78,7 +78,7 @@ async def test_puts_of_the_exhausted_handler_are_committed_with_the_dead_letter(
     async def give_up(delivery: zq.Delivery[bytes]) -> None:
         calls.append(delivery.attempt)
         if len(calls) == 1:
-            raise OSError("it fails itself: it is done again")
+            raise OSError("the exhausted handler fails, so it is called again")
         delivery.put(alarms, b"gave up on " + delivery.value)
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -89,7 +89,7 @@ async def test_puts_of_the_exhausted_handler_are_committed_with_the_dead_letter(
     await jobs.put(b"x")
     await serve(jobs, session, handler, lambda: _holds(jobs.dead_letters.size))
     assert calls == [2, 3]
-    assert [one.value for one in await alarms.peek()] == [b"gave up on x"]
+    assert [message.value for message in await alarms.peek()] == [b"gave up on x"]
     assert await session.queue("results").size() == 0
     [dead] = await jobs.dead_letters.peek()
     assert dead.reason.endswith("ValueError: bad")

@@ -30,7 +30,7 @@ class Event(BaseModel):
 
 
 class Calls:
-    """Counts the calls of a handler that asks for the schedule each time, and of what ends it."""
+    """Counts the calls of a handler that always asks for the schedule, and of its exhausted handler."""
 
     def __init__(self, clock: TestClock) -> None:
         self._clock = clock
@@ -46,17 +46,17 @@ class Calls:
         delivery.put("alarms", delivery.body)
 
     async def until_dead(self, queue: zq.Queue[Any]) -> None:
-        """Move the clock to each retry in turn, until the message is dead."""
+        """Move the clock to each retry in turn, until the message is a dead letter."""
         put_at = datetime.fromtimestamp(self._clock.time(), UTC)
         for number, wait in enumerate((*zq.RETRY_SCHEDULE, None), 1):
             async with asyncio.timeout(40):
-                while len(self.at) < number or await queue.claimed():  # noqa: ASYNC110 -- the handler fulfils it
+                while len(self.at) < number or await queue.claimed():  # noqa: ASYNC110 -- no event reports it
                     await asyncio.sleep(0.02)
             if wait is not None:
                 gone = datetime.fromtimestamp(self._clock.time(), UTC) - put_at
                 self._clock.advance(timedelta(seconds=wait + 5) - gone)
         async with asyncio.timeout(40):
-            while not await queue.dead_letters.size():  # noqa: ASYNC110 -- the handler fulfils it
+            while not await queue.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.02)
 
 
@@ -125,7 +125,7 @@ async def test_the_schedule_of_a_bus_is_followed_to_its_end_although_another_sub
 async def test_the_policy_bounds_crashes_in_a_scheduled_retry_and_the_schedule_continues(
     open_session: Opener, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
-    """Four hand-overs of the policy come on top of the schedule's: a message that kills each process ends as well."""
+    """The policy allows four deliveries in addition to the schedule: a message that kills each process ends as well."""
     session, watcher = await open_session(), await open_session()
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     attempts: list[int] = []
@@ -138,11 +138,11 @@ async def test_the_policy_bounds_crashes_in_a_scheduled_retry_and_the_schedule_c
         await asyncio.sleep(0.2)
 
     await jobs.put(b"x")
-    seen = watcher.queue("jobs")
+    watched_jobs = watcher.queue("jobs")
     async with session.listener(jobs, handler), asyncio.timeout(60):
-        while not await seen.dead_letters.size():  # noqa: ASYNC110 -- the handler fulfils it
+        while not await watched_jobs.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
-    [dead] = await seen.dead_letters.peek()
+    [dead] = await watched_jobs.dead_letters.peek()
     assert attempts == [1, 2, 3, 4, 5]
     assert (dead.attempts, dead.reason.startswith("delivered 5 of 5 times")) == (5, True), dead.reason
 
@@ -159,7 +159,7 @@ async def test_other_errors_do_not_end_a_schedule_early(session: zq.QueueSession
 
     await jobs.put(b"x")
     async with session.listener(jobs, handler), asyncio.timeout(30):
-        while not await jobs.dead_letters.size():  # noqa: ASYNC110 -- the handler fulfils it
+        while not await jobs.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
     assert attempts == [1, 2, 3, 4]
 
@@ -179,7 +179,7 @@ async def test_a_failed_exhausted_handler_is_retried_under_a_counting_policy_too
 
     await jobs.put(b"x")
     async with session.listener(jobs, handler), asyncio.timeout(30):
-        while not await jobs.dead_letters.size():  # noqa: ASYNC110 -- the handler fulfils it
+        while not await jobs.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
     assert (calls, await session.queue("alarms").size()) == ([2, 3], 1)
 
@@ -198,7 +198,7 @@ async def test_consume_once_calls_the_exhausted_handler_without_a_retry(session:
 
     await jobs.put(b"x")
     async with session.listener(jobs, handler), asyncio.timeout(30):
-        while not await jobs.dead_letters.size():  # noqa: ASYNC110 -- the handler fulfils it
+        while not await jobs.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
     [dead] = await jobs.dead_letters.peek()
     assert (calls, "ConsumeOnce" in dead.reason, await session.queue("alarms").size()) == (

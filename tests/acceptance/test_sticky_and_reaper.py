@@ -40,7 +40,7 @@ async def take(session: zq.QueueSession, timeout: float = 0) -> str | None:
 
 
 async def reap(session: zq.QueueSession) -> int:
-    """One pass, as the janitor makes it at the configured interval."""
+    """Make one pass, as the janitor does at the configured interval."""
     return await session.queue("jobs").admin.reap()
 
 
@@ -74,17 +74,22 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
         assert message is not None
         put_at = message.enqueued_at
         await tx.rollback(delay=0)
-    assert await reap(b) == 0, "it is fresh"
+    assert await reap(b) == 0, "the message is not late yet"
     clock.advance(60)
-    meters = [core_of(one).measure() for one in (b, c)]
+    meters = [core_of(opened).measure() for opened in (b, c)]
     reaped = await asyncio.gather(reap(b), reap(c))
-    assert sorted(reaped) == [0, 1], "two reapers never duplicate"
+    assert sorted(reaped) == [0, 1], "two reapers never duplicate a message"
     assert [meter.of("jobs").reaped for meter in meters] == reaped
     async with b.transaction() as tx:
-        again = await tx.take(b.queue("jobs"), timeout=10)
-    assert again is not None
-    assert (again.id, again.headers, again.key, again.attempt) == (message_id, {"user": "u1"}, "k", 2)
-    assert again.enqueued_at == put_at
+        redelivered = await tx.take(b.queue("jobs"), timeout=10)
+    assert redelivered is not None
+    assert (redelivered.id, redelivered.headers, redelivered.key, redelivered.attempt) == (
+        message_id,
+        {"user": "u1"},
+        "k",
+        2,
+    )
+    assert redelivered.enqueued_at == put_at
     assert await jobs.size() == 0
     assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
 
@@ -131,7 +136,7 @@ async def test_a_pass_reaps_the_ten_oldest_and_does_not_count_local_messages(
     a, b, c = (nodes[name] for name in "abc")
     await b.queue("jobs").put_many([b"local"] * 15)
     await a.queue("jobs").put_many([str(number).encode() for number in range(12)])
-    assert await take(b, timeout=30) == "local"  # so b takes from this queue
+    assert await take(b, timeout=30) == "local"  # so b is a consumer of this queue
     clock.advance(100)
     assert await reap(b) == 10
     assert [await take(c, timeout=30) for _ in range(10)] == [str(number) for number in range(10)]
@@ -149,7 +154,7 @@ async def test_a_session_in_any_role_never_reaps_messages_of_its_own_node(
     if role == "produces":
         await second.queue("jobs").put(b"more")
     async with worker.transaction(autocommit=False) as tx:
-        held = await tx.take(worker.queue("jobs"), timeout=30)  # the worker is alive, and busy
+        held = await tx.take(worker.queue("jobs"), timeout=30)  # the worker is alive and busy
         assert held is not None
         if role == "consumes":
             async with second.transaction(autocommit=False) as other:
@@ -157,8 +162,8 @@ async def test_a_session_in_any_role_never_reaps_messages_of_its_own_node(
                 await other.rollback(delay=0)
         clock.advance(100)
         assert await reap(second) == 0
-        assert await take(b) is None, "nothing has gone to all nodes"
-        assert await reap(b) == (2 if role == "produces" else 1), "another node hands on what nobody holds"
+        assert await take(b) is None, "no message was reassigned to all nodes"
+        assert await reap(b) == (2 if role == "produces" else 1), "another node reassigns messages that are not held"
         await tx.commit()
 
 
@@ -185,7 +190,7 @@ async def test_the_janitor_reaps_the_messages_of_a_dead_node_at_its_interval(
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
         await dying.queue("jobs").put(b"x")
-    assert await nodes["a"].queue("jobs").peek()  # a timestamp that the clock has seen is before its next move
+    assert await nodes["a"].queue("jobs").peek()  # the clock has seen the timestamp of the put before it moves
     clock.advance(100)
     await nodes["a"].queue("jobs").configure(zq.QueueConfig(reap_every=0.5))
     assert await take(nodes["c"], timeout=40) == "x"
@@ -196,7 +201,7 @@ async def test_a_running_session_follows_a_shorter_interval_of_reaping(
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
         await dying.queue("jobs").put(b"x")
-    for session in nodes.values():  # each looks for the first time in a minute
+    for session in nodes.values():  # each session first checks in a minute
         await session.queue("jobs").put(b"opens the queue")
     await nodes["a"].queue("jobs").configure(zq.QueueConfig(reap_after=1, reap_every=5))
     await nodes["b"].queue("jobs").put(b"of a session that has to read the new configuration")
@@ -214,7 +219,7 @@ async def test_a_scheduled_message_belongs_to_its_node_and_is_late_only_after_it
     assert await take(a, timeout=30) == "mine"
     await a.queue("jobs").put(b"lying", delay=200)
     clock.advance(100)
-    assert await reap(b) == 0, "it is not due, whenever it was put"
+    assert await reap(b) == 0, "it is not due, no matter when it was put"
     clock.advance(200)
     assert await reap(b) == 1
     assert await take(b, timeout=30) == "lying"
@@ -224,8 +229,8 @@ async def test_another_session_of_the_node_takes_its_messages(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession]
 ) -> None:
     await nodes["a"].queue("jobs").put(b"x")
-    async with zq.connect(zookeeper, root=queue_root, node="a") as again:
-        assert await take(again, timeout=30) == "x"
+    async with zq.connect(zookeeper, root=queue_root, node="a") as second_session:
+        assert await take(second_session, timeout=30) == "x"
 
 
 async def test_a_queue_whose_affinity_is_removed_delivers_to_all_nodes(

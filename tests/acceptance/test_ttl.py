@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(60)
 
-#: Longer than a message put with SHORT lives.
+#: LONGER is longer than the lifetime SHORT of a message.
 SHORT, LONGER = 0.3, 1.0
 
 
 async def bodies(session: zq.QueueSession) -> list[bytes]:
-    """Take until nothing is left, what has ended included: whoever takes drops it."""
+    """Take until no message is stored: takers also remove expired messages."""
     jobs, taken = session.queue("jobs"), list[bytes]()
     while await jobs.size():
         async with session.transaction() as tx:
@@ -47,7 +47,7 @@ async def test_an_expired_message_is_not_delivered(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_an_expired_message_becomes_a_dead_letter_if_the_queue_says_so(session: zq.QueueSession) -> None:
+async def test_an_expired_message_becomes_a_dead_letter_if_the_queue_is_configured_so(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(expired="dead-letter"))
     await jobs.put(b"short", ttl=SHORT, headers={"trace": "t1"})
@@ -132,7 +132,7 @@ async def test_concurrent_sweeps_remove_each_expired_message_once(
     await jobs.put(b"unique", ttl=SHORT, key="k", unique=True)
     await jobs.put(b"long", ttl=60)
     await asyncio.sleep(LONGER)
-    swept = await asyncio.gather(*(sweep_expired(handle_of(one.queue("jobs"))) for one in (session, other)))
+    swept = await asyncio.gather(*(sweep_expired(handle_of(opened.queue("jobs"))) for opened in (session, other)))
     assert sum(swept) == 21
     assert [message.body for message in await jobs.peek()] == [b"long"]
     assert await jobs.dead_letters.size() == (21 if expired == "dead-letter" else 0)

@@ -26,7 +26,7 @@ async def test_a_put_with_a_taken_key_is_refused_with_the_id_of_the_holder(sessi
     assert [message.body for message in await jobs.peek()] == [b"1", b"3"]
 
 
-async def test_a_put_with_a_taken_key_is_ignored_if_asked_for(session: zq.QueueSession) -> None:
+async def test_a_put_with_a_taken_key_is_ignored_on_request(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1", key="invoice-7", unique="ignore")
     assert await jobs.put(b"2", key="invoice-7", unique="ignore") == first
@@ -116,18 +116,18 @@ async def test_a_dead_letter_whose_key_is_taken_again_is_not_redriven(session: z
 async def test_one_of_many_concurrent_puts_with_the_same_key_succeeds_and_other_puts_are_not_affected(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    async def put(one: zq.QueueSession, value: bytes, **options: Any) -> str:
+    async def put(opened: zq.QueueSession, value: bytes, **options: Any) -> str:
         try:
-            await one.queue("jobs").put(value, **options)
+            await opened.queue("jobs").put(value, **options)
         except zq.DuplicateKeyError:
             return "refused"
         return "put"
 
     outcomes = await asyncio.gather(
         *(
-            put(one, b"key %d" % n, key=f"k{n}", unique=True)
+            put(opened, b"key %d" % n, key=f"k{n}", unique=True)
             for n in range(20)
-            for one in (session, other)
+            for opened in (session, other)
             for _ in "ab"
         ),
         *(put(session, b"plain %d" % n) for n in range(50)),
@@ -159,8 +159,8 @@ async def test_a_transaction_commits_without_its_ignored_put(session: zq.QueueSe
 
 async def test_one_put_many_stores_a_key_once(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    one, again, other = await jobs.put_many([b"a", b"a", b"b"], unique="ignore")
-    assert one == again != other
+    first, repeated, different = await jobs.put_many([b"a", b"a", b"b"], unique="ignore")
+    assert first == repeated != different
     with pytest.raises(zq.DuplicateKeyError, match="two messages of this commit") as refused:
         await jobs.put_many([b"c", b"c"], unique=True)
     assert refused.value.message_id is None

@@ -1,4 +1,4 @@
-"""The commands and options that shells complete, from the command line itself.
+"""The table of commands and options that shells complete, made from the command line itself.
 
 ``python -m tests.cli.completion_table`` writes them to `aiozkqueue_completion`.
 """
@@ -24,36 +24,37 @@ STORED = {"QUEUE": "queue", "FROM": "queue", "TO": "queue", "BUS": "bus"}
 
 
 def table() -> dict[str, Any]:
-    """Return the whole command line; ``shared`` has the options that several commands share, by their names."""
+    """Return the whole command line; ``shared`` has the options that several commands have, by name."""
     commands: dict[str, Any] = {}
-    for one in COMMANDS:
-        if isinstance(one, Command):
-            if not one.hidden:
-                commands[one.name] = described(one, {})
+    for entry in COMMANDS:
+        if isinstance(entry, Command):
+            if not entry.hidden:
+                commands[entry.name] = described(entry, {})
         else:
-            kinds = {"NAME": "job"} if one.name == "jobs" else {}
-            members = {member.name: described(member, kinds) for member in one.members}
-            commands[one.name] = {"help": one.summary, "options": [HELP], "commands": members}
-    leaves = [one for group in commands.values() for one in group.get("commands", {"": group}).values()]
-    uses = Counter(json.dumps(option) for one in leaves for option in one["options"])
+            kinds = {"NAME": "job"} if entry.name == "jobs" else {}
+            members = {member.name: described(member, kinds) for member in entry.members}
+            commands[entry.name] = {"help": entry.summary, "options": [HELP], "commands": members}
+    leaves = [command for group in commands.values() for command in group.get("commands", {"": group}).values()]
+    uses = Counter(json.dumps(option) for command in leaves for option in command["options"])
     shared: dict[str, Any] = {}
     for text, times in uses.most_common():
         option = json.loads(text)
         if times > 1:
             shared.setdefault(option["names"][0], option)
-    for one in leaves:
-        own = [option for option in one["options"] if option != shared.get(option["names"][0])]
-        one["options"] = [*own, *(option["names"][0] for option in one["options"] if option not in own)]
+    for command in leaves:
+        own = [option for option in command["options"] if option != shared.get(option["names"][0])]
+        command["options"] = [*own, *(option["names"][0] for option in command["options"] if option not in own)]
     return {"shared": shared, "options": parameters(whole, "option", {}), "commands": commands}
 
 
 def described(command: Command, kinds: dict[str, str]) -> dict[str, Any]:
-    """Return a command of the table."""
+    """Return the entry of a command."""
     made = imported(command)
     return {
         "help": command.summary,
         "arguments": [
-            {"values": one["values"], "many": one["many"]} for one in parameters(made, "argument", STORED | kinds)
+            {"values": argument["values"], "many": argument["many"]}
+            for argument in parameters(made, "argument", STORED | kinds)
         ],
         "options": parameters(made, "option", STORED),
     }
@@ -64,23 +65,23 @@ def parameters(command: Any, type_: str, kinds: dict[str, str]) -> list[dict[str
     context = typer.Context(command)
     return [
         {
-            "names": [*one.opts, *one.secondary_opts],
-            "help": str(Text.from_markup(one.help or "")),
-            "values": values(one, kinds),
-            "many": one.nargs == -1 or getattr(one, "multiple", False),
+            "names": [*parameter.opts, *parameter.secondary_opts],
+            "help": str(Text.from_markup(parameter.help or "")),
+            "values": values(parameter, kinds),
+            "many": parameter.nargs == -1 or getattr(parameter, "multiple", False),
         }
-        for one in command.get_params(context)
-        if one.param_type_name == type_ and not one.hidden
+        for parameter in command.get_params(context)
+        if parameter.param_type_name == type_ and not parameter.hidden
     ]
 
 
 def values(parameter: Any, kinds: dict[str, str]) -> str | list[str] | None:
-    """Return the values of a parameter: all of them, or their kind; None for a switch."""
+    """Return the values of a parameter, or their kind; None for a switch."""
     if getattr(parameter, "is_flag", False):
         return None
     choices = parameter.type_descriptor.choices
     if choices:
-        return [str(getattr(one, "value", one)) for one in choices]
+        return [str(getattr(choice, "value", choice)) for choice in choices]
     return kinds.get(parameter.metavar or "", "")
 
 
@@ -90,15 +91,15 @@ HELP = {"names": ["--help"], "help": "Show this message and exit.", "values": No
 def text_of(value: Any, indent: str = "\n") -> str:
     """Return JSON with a line for each option, so that changes are easy to read."""
     if not isinstance(value, dict) or "values" in value:
-        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
-            lines = [text_of(one) for one in value if isinstance(one, dict)]
-            if names := [one for one in value if isinstance(one, str)]:
+        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            lines = [text_of(entry) for entry in value if isinstance(entry, dict)]
+            if names := [entry for entry in value if isinstance(entry, str)]:
                 lines.append(json.dumps(names)[1:-1])
             inner = indent + " "
             return f"[{inner}{f',{inner}'.join(lines)}{indent}]"
         return json.dumps(value, ensure_ascii=False)
     inner = indent + " "
-    members = f",{inner}".join(f"{json.dumps(name)}: {text_of(one, inner)}" for name, one in value.items())
+    members = f",{inner}".join(f"{json.dumps(name)}: {text_of(member, inner)}" for name, member in value.items())
     return f"{{{inner}{members}{indent}}}"
 
 

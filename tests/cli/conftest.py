@@ -41,7 +41,7 @@ class Done:
 
 @dataclass
 class Cli:
-    """Runs the command against the test's own root."""
+    """Runs the command on the root of the test."""
 
     environment: dict[str, str]
     stack: ExitStack
@@ -53,7 +53,7 @@ class Cli:
         return self._run(command, arguments, stdin, variables)
 
     def in_new_process(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
-        """The same, with a separate Python."""
+        """Run the command in a new Python process."""
         return self._run(NEW_PROCESS, arguments, stdin, variables)
 
     def _run(self, command: list[str], arguments: tuple[str, ...], stdin: bytes, variables: dict[str, str]) -> Done:
@@ -71,11 +71,11 @@ class Cli:
         return result
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start it with a separate Python, and leave it running; it is killed at the end of the test, if need be."""
+        """Start the command in a new Python process, which is killed at the end of the test if it still runs."""
         return self.start_in(None, *arguments)
 
     def start_in(self, folder: Path | None, *arguments: str) -> subprocess.Popen[bytes]:
-        """The same, in another directory."""
+        """Start the command in this directory."""
         process = subprocess.Popen(
             [*NEW_PROCESS, *arguments],
             env=self.environment,
@@ -92,6 +92,6 @@ class Cli:
 @pytest.fixture
 def cli(zookeeper: str, queue_root: str, quick_command: Path) -> Iterator[Cli]:
     with ExitStack() as stack:
-        # Wide, so that tables do not wrap.
+        # A wide window, so that tables do not wrap.
         variables = {"AIOZKQUEUE_HOSTS": zookeeper, "AIOZKQUEUE_ROOT": queue_root, "COLUMNS": "200"}
         yield Cli(os.environ | variables, stack, quick_command)

@@ -15,7 +15,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 
 @cache
 def documented() -> dict[tuple[str, str], tuple[frozenset[str], frozenset[str]]]:
-    """The fields of each object, and those that it may have too."""
+    """Return the fields that each object always has, and those that it may have."""
     section = PAGE.read_text().partition("## JSON fields")[2].partition("\n## ")[0]
     found: dict[tuple[str, str], tuple[frozenset[str], frozenset[str]]] = {}
     for commands, fields in re.findall(r"^\| (`.*?) \| (`.*) \|$", section, re.MULTILINE):
@@ -27,7 +27,7 @@ def documented() -> dict[tuple[str, str], tuple[frozenset[str], frozenset[str]]]
 
 
 def check(arguments: Sequence[str], records: Iterable[Mapping[str, Any]]) -> None:
-    """Check that objects that a command printed have the fields of the page."""
+    """Assert that the objects that a command printed have the fields of the page."""
     known = documented()
     for record in records:
         name = " ".join(arguments[:2])

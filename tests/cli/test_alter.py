@@ -22,8 +22,8 @@ def test_a_waiting_message_is_updated_and_cancelled(cli: Cli) -> None:
     assert cli("cancel", "jobs", "k", "--key", "--json").records == [{"queue": "jobs", "key": "k", "outcome": "done"}]
     another = cli("put", "jobs", "three").text.strip()
     assert cli("cancel", "jobs", another, "--running").status == 0
-    again = cli("cancel", "jobs", message_id)
-    assert (again.status, again.stderr) == (1, f"aiozkqueue: message {message_id} is not in queue 'jobs'\n")
+    repeated = cli("cancel", "jobs", message_id)
+    assert (repeated.status, repeated.stderr) == (1, f"aiozkqueue: message {message_id} is not in queue 'jobs'\n")
     assert cli("cancel", "jobs", message_id, "--json").records == [
         {"queue": "jobs", "id": message_id, "outcome": "not found"}
     ]

@@ -35,7 +35,7 @@ def test_configure_without_options_shows_the_configuration(cli: Cli) -> None:
     assert shown["shards"] is None
     values = _table(cli("configure", "q").text)
     assert values["max_size"] == ("7", "")
-    assert values["ttl"] == ("unlimited", "default")  # the value in force, although none is stored
+    assert values["ttl"] == ("unlimited", "default")  # the effective value, although none is stored
     assert values["paused"] == ("no", "default")
 
 
@@ -59,8 +59,8 @@ def test_configure_shows_the_policy_that_is_in_force_without_a_choice(cli: Cli) 
 
 @pytest.mark.parametrize("backoff", ["5", "1,5,60", "1..3600"])
 def test_configure_shows_a_policy_as_the_options_that_set_it(backoff: str, cli: Cli) -> None:
-    given = ("--policy", "consume-times=5", "--backoff", backoff, "--exhausted", "drop")
-    [shown] = cli("configure", "q", "--create", *given, "--json").records
+    options = ("--policy", "consume-times=5", "--backoff", backoff, "--exhausted", "drop")
+    [shown] = cli("configure", "q", "--create", *options, "--json").records
     assert (shown["policy"], shown["backoff"], shown["exhausted"]) == ("consume-times=5", backoff, "drop")
 
 

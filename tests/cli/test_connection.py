@@ -89,9 +89,9 @@ async def test_a_refused_login_exits_with_4(cli: Cli, zookeeper: str, queue_root
     owner = zq.Auth.digest("owner", "secret")
     async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
         await session.queue("q").put(b"private")
-    stranger = await asyncio.to_thread(cli, "peek", "q")
-    assert stranger.status == 4
-    assert len(stranger.stderr.splitlines()) == 1
+    unauthorized = await asyncio.to_thread(cli, "peek", "q")
+    assert unauthorized.status == 4
+    assert len(unauthorized.stderr.splitlines()) == 1
     known = await asyncio.to_thread(lambda: cli("peek", "q", "--json", AIOZKQUEUE_AUTH="digest:owner:secret"))
     assert [m["body"] for m in known.records] == ["private"]
 
@@ -144,8 +144,8 @@ def test_the_command_without_arguments_lists_its_commands(cli: Cli) -> None:
 
 
 def test_a_service_that_cannot_start_says_why_in_one_line(cli: Cli) -> None:
-    away = cli("serve", "--port", "0", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.5")
-    assert (away.status, len(away.stderr.splitlines())) == (3, 1), away.stderr
+    unreachable = cli("serve", "--port", "0", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.5")
+    assert (unreachable.status, len(unreachable.stderr.splitlines())) == (3, 1), unreachable.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refused = cli("serve", "--port", port)
@@ -168,7 +168,8 @@ async def test_credentials_are_read_from_a_file_that_a_variable_or_an_option_nam
     async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
         await session.queue("q").put(b"private")
     secret = tmp_path / "secret"
-    await asyncio.to_thread(secret.write_text, "digest:owner:a pass phrase\n")  # as editors and `echo` write it
+    # With the newline that editors and `echo` add.
+    await asyncio.to_thread(secret.write_text, "digest:owner:a pass phrase\n")
 
     peek = ("peek", "q", "--json")
     option = ("--auth-file", str(secret))

@@ -98,14 +98,14 @@ def _workers_of(pid: int) -> list[int]:
 def _words_of(process: psutil.Process) -> list[str]:
     try:
         words: list[str] = process.cmdline()
-    except psutil.NoSuchProcess:  # it has ended since it was listed
+    except psutil.NoSuchProcess:  # it ended after it was listed
         return []
     return words
 
 
 def _alive(pid: int) -> bool:
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)  # whoever is to reap it may take its time
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)  # its parent may reap it later
     except psutil.NoSuchProcess:
         return False
 

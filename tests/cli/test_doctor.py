@@ -52,7 +52,7 @@ def test_doctor_reports_a_queue_in_figures(cli: Cli) -> None:
     assert found(done, "error") == []
     warnings = found(done, "warning")
     assert [text for text in warnings if text.startswith("q:")] == ["q: 3 messages and no consumer"]
-    # Other findings may be about a server that is alone, or responds slowly on a busy machine.
+    # Other findings may concern a standalone server, or slow responses on a busy machine.
     assert {text.partition(":")[0] for text in warnings} <= {
         "q",
         "servers",
@@ -66,11 +66,11 @@ def test_doctor_prints_tables_and_a_verdict(cli: Cli) -> None:
     done = cli("doctor", "q")
     assert done.status == 0, done.stderr
     assert all(word in done.text for word in ("version", "write p50", "clock offset", "longest listing"))
-    assert "healthy" not in done.text  # there are warnings
+    assert "healthy" not in done.text  # because there are warnings
     assert re.search(r"works, with \d+ warnings?", done.text)
 
 
-def test_doctor_tells_of_a_pause_and_not_of_a_missing_consumer(cli: Cli) -> None:
+def test_doctor_reports_a_pause_and_not_a_missing_consumer(cli: Cli) -> None:
     cli("put", "q", "1")
     cli("pause", "q")
     done = cli("doctor", "--json")
@@ -78,7 +78,7 @@ def test_doctor_tells_of_a_pause_and_not_of_a_missing_consumer(cli: Cli) -> None
     assert "q (paused)" in cli("doctor").text
 
 
-def test_doctor_tells_of_a_standalone_server_and_of_its_size(cli: Cli) -> None:
+def test_doctor_reports_a_standalone_server_and_its_size(cli: Cli) -> None:
     done = cli("doctor", "--json")
     [server] = of_kind(done, "server")
     assert any("standalone server" in text for text in found(done, "warning")) == (server["mode"] == "standalone")
@@ -97,8 +97,8 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         path = f"{queue_root}/.schedule/{name}"
         job = json.loads(await server_view.get(path))
         await server_view.set(path, json.dumps({**job, "last": job["last"] - 600_000}).encode())
-    told = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
-    assert "jobs: 1 job overdue: report. No scheduler seems to run" in told
+    warnings = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
+    assert "jobs: 1 job overdue: report. No scheduler seems to run" in warnings
     listed = await asyncio.to_thread(cli, "jobs", "list")
     advice = "run `aiozkqueue jobs run`, or a Scheduler in a worker"
     assert listed.stderr == f"aiozkqueue: 1 job overdue: report. No scheduler seems to run: {advice}\n"
@@ -159,7 +159,7 @@ async def test_doctor_finds_leftover_znodes_and_ignores_those_in_use(
     warnings = " ".join(found(done, "warning"))
     for left in ("readme", "1893456000000-nobody", "meta-nobody"):
         assert left in warnings
-    assert await queue.admin.release_claims() == 3  # the one that was taken rests now, too
+    assert await queue.admin.release_claims() == 3  # the message that the transaction held now has a backoff, too
     assert await asyncio.to_thread(lambda: found(cli("doctor", "q", "--json"), "error")) == []
 
 
@@ -197,9 +197,9 @@ def test_an_unreachable_server_is_a_warning_while_another_serves(cli: Cli) -> No
     hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},127.0.0.1:1"
     done = cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts)
     assert done.status == 0, done.text
-    known, away = of_kind(done, "server")
+    known, unreachable = of_kind(done, "server")
     assert known["version"]
-    assert away == {
+    assert unreachable == {
         "kind": "server",
         "address": "127.0.0.1:1",
         "reachable": False,
@@ -245,7 +245,7 @@ async def test_a_server_at_its_limit_of_connections_is_not_taken_for_one_that_do
 async def test_a_server_that_does_not_allow_srvr_is_reported_with_the_setting(cli: Cli) -> None:
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         word = (await reader.read(4)).decode("latin-1")
-        writer.write(f"{word} is not executed because it is not in the whitelist.\n".encode())  # ZooKeeper's own words
+        writer.write(f"{word} is not executed because it is not in the whitelist.\n".encode())  # ZooKeeper's text
         writer.close()
 
     async with await asyncio.start_server(reply, "127.0.0.1", 0) as strict:
@@ -261,6 +261,7 @@ async def test_a_server_that_hides_its_version_still_counts_as_reached() -> None
     async def silent(peer: Peer) -> None:
         await peer.keep_alive()
 
-    async with ScriptedServer(silent) as server:  # answers `srvr` with nothing, as one does that is full
+    # Sends an empty answer to `srvr`, as a server at its connection limit does.
+    async with ScriptedServer(silent) as server:
         host, _, port = server.hosts.rpartition(":")
         assert await handshake.ask(Server(host, int(port)), "srvr", None) == ""

@@ -33,7 +33,7 @@ def test_an_invalid_duration_is_refused_with_an_example_before_connecting(cli: C
 
 
 @pytest.mark.parametrize(
-    ("option", "given"),
+    ("option", "duration"),
     [
         (("top", "--once", "--interval"), "0"),
         (("put", "q", "x", "--connect-timeout"), "0s"),
@@ -42,9 +42,9 @@ def test_an_invalid_duration_is_refused_with_an_example_before_connecting(cli: C
     ],
 )
 def test_a_duration_out_of_range_is_refused_with_the_allowed_range(
-    cli: Cli, option: tuple[str, ...], given: str
+    cli: Cli, option: tuple[str, ...], duration: str
 ) -> None:
-    done = cli(*option, given)
+    done = cli(*option, duration)
     assert (done.status, len(done.stderr.splitlines())) == (2, 1)
     assert "give " in done.stderr
 

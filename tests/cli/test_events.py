@@ -35,7 +35,7 @@ async def test_buses_are_listed_with_the_waiting_events_of_each_group(
         await bus.post(Event(number=2))
     assert (await asyncio.to_thread(cli, "bus", "list", "--json")).records == [{"bus": "orders", "groups": ["audit"]}]
     groups = (await asyncio.to_thread(cli, "bus", "groups", "orders", "--json")).records
-    assert [(one["group"], one["queue"], one["size"]) for one in groups] == [
+    assert [(group["group"], group["queue"], group["size"]) for group in groups] == [
         (None, "orders", 2),
         ("audit", "orders@audit", 1),
     ]
@@ -71,7 +71,7 @@ async def test_late_messages_of_another_node_are_reaped(cli: Cli, zookeeper: str
     async with zq.connect(zookeeper, root=queue_root, node="gone") as session:
         await session.queue("jobs").configure(sticky)
         await session.queue("jobs").put(b"1")
-    await asyncio.sleep(0.5)  # what is reaped has to lie for a while
+    await asyncio.sleep(0.5)  # until the message is late
     assert (await asyncio.to_thread(cli, "reap", "jobs")).text == "1 reaped\n"
     assert (await asyncio.to_thread(cli, "reap", "jobs")).status == 1
 
@@ -83,7 +83,8 @@ async def test_the_reap_command_takes_messages_of_its_own_host_up_to_the_limit(
     async with zq.connect(zookeeper, root=queue_root) as session:
         await session.queue("jobs").configure(sticky)
         await session.queue("jobs").put_many([b"1", b"2", b"3"])
-    limited = await asyncio.to_thread(cli, "configure", "jobs", "--reap-limit", "1")  # they are late after that
+    # The command takes longer than the messages need to become late.
+    limited = await asyncio.to_thread(cli, "configure", "jobs", "--reap-limit", "1")
     assert limited.status == 0, limited.stderr
     assert (await asyncio.to_thread(cli, "reap", "jobs")).text == "1 reaped\n"
     assert (await asyncio.to_thread(cli, "reap", "jobs", "--limit", "9")).text == "2 reaped\n"

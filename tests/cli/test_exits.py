@@ -51,18 +51,18 @@ def test_an_internal_error_is_shown_although_an_expected_error_came_with_it() ->
 
 
 def test_a_usage_error_of_a_command_has_no_prefix(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, told in (
+    for line, error in (
         ("peek", "Missing argument 'QUEUE'. Give its name, or --curator PATH or --kazoo PATH."),
         ("put q x --lines", "a BODY excludes --file and --lines"),
     ):
         assert run(line.split()) == Exit.USAGE
-        assert capsys.readouterr().err == f"aiozkqueue: {told}\n"
+        assert capsys.readouterr().err == f"aiozkqueue: {error}\n"
     assert run(["jobs", "add"]) == Exit.USAGE
     assert capsys.readouterr().err.startswith("aiozkqueue: Missing argument 'NAME'")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "error"),
     [
         ("--hosts a:1 stats jobs", "--hosts; options go after the command; see: aiozkqueue --help"),
         ("stats jobs --zzz", "--zzz; see: aiozkqueue stats --help"),
@@ -70,10 +70,10 @@ def test_a_usage_error_of_a_command_has_no_prefix(capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_mistyped_command_or_option_is_refused_with_a_hint_to_the_help(
-    line: str, told: str, capsys: pytest.CaptureFixture[str]
+    line: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(line.split()) == Exit.USAGE
-    assert capsys.readouterr().err.strip().endswith(told)
+    assert capsys.readouterr().err.strip().endswith(error)
 
 
 @pytest.mark.parametrize(("closed", "arguments"), [(">&-", ["put", "jobs", "x"]), ("<&-", ["purge", "jobs", "--yes"])])

@@ -1,4 +1,4 @@
-"""The help of commands: usage lines in the usual form, and texts that say what each argument is."""
+"""The help of commands: usage lines in the common form, and texts that describe each argument."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_usage_line_has_required_arguments_without_braces(shown: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "text"),
     [
         ("move", "FROM The queue to move messages from. TO The queue to move them to."),
         ("configure", "The maximum number per znode, 1 to 64."),
@@ -38,11 +38,13 @@ def test_a_usage_line_has_required_arguments_without_braces(shown: pytest.Captur
         ("audit", "configure orders --history 7d Each record is moved exactly once"),
     ],
 )
-def test_the_help_describes_arguments_and_options(command: str, said: str, shown: pytest.CaptureFixture[str]) -> None:
-    assert said in text_of(f"{command} --help", shown)
+def test_the_help_describes_arguments_and_options(command: str, text: str, shown: pytest.CaptureFixture[str]) -> None:
+    assert text in text_of(f"{command} --help", shown)
 
 
-def test_paragraphs_of_a_help_stay_apart(shown: pytest.CaptureFixture[str]) -> None:
+def test_paragraphs_of_a_help_text_stay_separate(shown: pytest.CaptureFixture[str]) -> None:
     run(["audit", "--help"])
-    paragraphs = [one.strip() for one in "\n".join(map(str.strip, shown.readouterr().out.splitlines())).split("\n\n")]
-    assert [one for one in paragraphs if one.startswith("Each record is moved")]
+    paragraphs = [
+        paragraph.strip() for paragraph in "\n".join(map(str.strip, shown.readouterr().out.splitlines())).split("\n\n")
+    ]
+    assert [paragraph for paragraph in paragraphs if paragraph.startswith("Each record is moved")]

@@ -25,8 +25,8 @@ def test_jobs_are_added_listed_paused_resumed_and_removed(cli: Cli) -> None:
 
 def test_adding_a_job_twice_is_a_conflict_and_a_bad_expression_a_usage_error(cli: Cli) -> None:
     assert cli("jobs", "add", "nightly", "0 3 * * *", "reports").status == 0
-    again = cli("jobs", "add", "nightly", "0 4 * * *", "reports")
-    assert (again.status, "nightly" in again.stderr) == (5, True)
+    repeated = cli("jobs", "add", "nightly", "0 4 * * *", "reports")
+    assert (repeated.status, "nightly" in repeated.stderr) == (5, True)
     bad = cli("jobs", "add", "other", "0 25 * * *", "reports")
     assert (bad.status, "cron" in bad.stderr) == (2, True)
     assert cli("jobs", "remove", "other").status == 1

@@ -1,4 +1,4 @@
-"""`--json`: a result for scripts from each command that has one."""
+"""`--json`: results for scripts."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 def test_every_command_has_the_option_except_those_that_the_page_lists() -> None:
     [text] = re.findall("Every command has it except (.*?)\\. A payload", PAGE.read_text(), re.DOTALL)
     listed = set(re.findall("`(.*?)`", text))
-    assert {name for name, one in _commands() if "--json" not in _options(one)} == listed
+    assert {name for name, command in _commands() if "--json" not in _options(command)} == listed
 
 
 def test_the_page_states_the_fields_of_every_command_that_has_the_option() -> None:
     stated = {command for command, _ in json_fields.documented()}
-    assert stated == {name for name, one in _commands() if "--json" in _options(one)}
+    assert stated == {name for name, command in _commands() if "--json" in _options(command)}
 
 
 def _commands() -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, one in table()["commands"].items():
-        if "commands" in one:
-            yield from ((f"{name} {member}", found) for member, found in one["commands"].items())
+    for name, entry in table()["commands"].items():
+        if "commands" in entry:
+            yield from ((f"{name} {member}", found) for member, found in entry["commands"].items())
         else:
-            yield name, one
+            yield name, entry
 
 
 def _options(command: dict[str, Any]) -> set[str]:
-    return {name for one in command["options"] for name in ([one] if isinstance(one, str) else one["names"])}
+    return {
+        name for option in command["options"] for name in ([option] if isinstance(option, str) else option["names"])
+    }
 
 
 def test_a_deletion_is_reported_as_an_object(cli: Cli) -> None:
@@ -58,5 +60,5 @@ def test_unbundled_queues_are_reported_as_objects(cli: Cli) -> None:
 def test_a_removed_job_is_reported_as_an_object(cli: Cli) -> None:
     assert cli("jobs", "add", "nightly", "0 3 * * *", "reports", "x").status == 0
     assert cli("jobs", "remove", "nightly", "--json").records == [{"name": "nightly", "removed": True}]
-    again = cli("jobs", "remove", "nightly", "--json")
-    assert (again.status, again.records) == (1, [])
+    repeated = cli("jobs", "remove", "nightly", "--json")
+    assert (repeated.status, repeated.records) == (1, [])

@@ -35,9 +35,9 @@ async def test_a_key_is_printed_once_on_the_last_line_and_stored_as_a_hash(
 
 def test_a_key_with_a_taken_name_or_an_invalid_permission_is_refused(cli: Cli) -> None:
     assert cli("keys", "create", "one", "--allow", "queue|*|*").status == 0
-    again = cli("keys", "create", "one", "--allow", "queue|*|*")
-    assert again.status != 0
-    assert "already" in again.stderr
+    repeated = cli("keys", "create", "one", "--allow", "queue|*|*")
+    assert repeated.status != 0
+    assert "already" in repeated.stderr
     for wrong in ("queue|fly|*", "orders", "queue|post|UPPER", "queue|post|a|b"):
         refused = cli("keys", "create", "two", "--allow", wrong)
         assert refused.status != 0
@@ -54,8 +54,8 @@ def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:
     assert (made["name"], made["allow"], two.stderr) == ("two", ["queue|*|*"], "")
     assert made["key"].startswith("aiozkqueue-")
     for revoked in (True, False):
-        told = cli("keys", "revoke", "two", "--json")
-        assert (told.records, told.stderr) == ([{"name": "two", "revoked": revoked}], "")
+        done = cli("keys", "revoke", "two", "--json")
+        assert (done.records, done.stderr) == ([{"name": "two", "revoked": revoked}], "")
     assert cli("keys", "rotate", "--json").records == [{"rotated": True}]
     none = cli("keys", "list", "--json")
     assert (none.status, none.records) == (1, [])

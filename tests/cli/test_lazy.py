@@ -15,10 +15,13 @@ from aiozkqueue.cli.lazy import Command, Commands, imported
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
-#: The most lines of a command's help in a window of 80 columns.
+#: The maximum number of lines of a command's help in a window of 80 columns.
 MOST_LINES = 40
-LISTED = {one.name: one for one in COMMANDS if isinstance(one, Command)} | {
-    f"{group.name} {one.name}": one for group in COMMANDS if isinstance(group, Commands) for one in group.members
+LISTED = {command.name: command for command in COMMANDS if isinstance(command, Command)} | {
+    f"{group.name} {command.name}": command
+    for group in COMMANDS
+    if isinstance(group, Commands)
+    for command in group.members
 }
 
 
@@ -51,7 +54,7 @@ def test_a_command_imports_no_other_command_and_no_drawing_library() -> None:
     status, *loaded = done.stdout.split()
     assert status == "2"
     assert {"aiozkqueue.cli.queues", "typer"} <= set(loaded)
-    others = {one.source.partition(":")[0] for one in LISTED.values()} - {"queues"}
+    others = {command.source.partition(":")[0] for command in LISTED.values()} - {"queues"}
     assert {f"aiozkqueue.cli.{module}" for module in others} & set(loaded) == set()
     assert {"rich.console", "pyspark", "fastapi"} & set(loaded) == set()
 

@@ -1,4 +1,4 @@
-"""The messages that streams hold are listed and released."""
+"""Messages held by streams are listed and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of `serve` and `jobs run`; that of the worker is tested with the worker."""
+"""The logs of `serve` and `jobs run`; `test_worker.py` tests those of the worker."""
 
 from __future__ import annotations
 

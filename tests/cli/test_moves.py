@@ -1,4 +1,4 @@
-"""The messages of a queue are moved to another one, and moves are listed."""
+"""The messages of a queue are moved to another queue, and moves are listed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_kazoo_queue_is_moved_to_a_native_queue_and_then_to_a_curator_queue(
     assert (done.status, done.stderr) == (0, f"aiozkqueue: moved 3 messages from orders to {path}-2\n")
     target = ("--curator", f"{path}-2", "--lock-path", f"{path}-locks", "--kind", "priority")
     assert cli("consume", *target).text == "urgent\n1\n2\n"
-    assert [one["from"] for one in cli("moves", "--json").records] == [path, "orders"]
+    assert [move["from"] for move in cli("moves", "--json").records] == [path, "orders"]
 
 
 def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cli: Cli, path: str) -> None:
@@ -89,7 +89,7 @@ def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cl
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "error"),
     [
         ((), "Missing argument 'FROM'. Give its name, or --from-curator PATH or --from-kazoo PATH"),
         (("orders",), "Missing argument 'TO'. Give its name, or --to-curator PATH or --to-kazoo PATH"),
@@ -99,7 +99,7 @@ def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cl
         (("one", "two", "--to-kind", "id"), "give its path with --to-curator PATH"),
     ],
 )
-def test_move_requires_one_name_for_each_of_its_queues(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
+def test_move_requires_one_name_for_each_of_its_queues(cli: Cli, arguments: tuple[str, ...], error: str) -> None:
     refused = cli("move", *arguments)
     assert refused.status == 2
-    assert told in " ".join(refused.stderr.replace("│", " ").split())
+    assert error in " ".join(refused.stderr.replace("│", " ").split())

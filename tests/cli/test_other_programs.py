@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client(zookeeper: str) -> Iterator[KazooClient]:
-    one = KazooClient(hosts=zookeeper)
-    one.start()
-    yield one
-    one.stop()
-    one.close()
+    kazoo = KazooClient(hosts=zookeeper)
+    kazoo.start()
+    yield kazoo
+    kazoo.stop()
+    kazoo.close()
 
 
 @pytest.fixture
@@ -35,20 +35,20 @@ def path(zookeeper: str) -> Iterator[str]:
 
 
 def test_a_kazoo_queue_is_read_counted_explained_and_consumed(cli: Cli, client: KazooClient, path: str) -> None:
-    theirs = LockingQueue(client, path)
-    theirs.put(b"low", 200)
-    theirs.put(b"high", 5)
-    seen = cli("peek", "--kazoo", path, "--json").records
-    assert [one["body"] for one in seen] == ["high", "low"]
+    kazoo_queue = LockingQueue(client, path)
+    kazoo_queue.put(b"low", 200)
+    kazoo_queue.put(b"high", 5)
+    messages = cli("peek", "--kazoo", path, "--json").records
+    assert [message["body"] for message in messages] == ["high", "low"]
     [stats] = cli("stats", "--json", "--kazoo", path).records
     assert (stats["queue"], stats["size"]) == (path, 2)
-    told = cli("why", "--kazoo", path, seen[0]["id"])
-    assert told.status == 0
-    assert "waiting" in told.text
-    [state] = cli("state", seen[1]["id"], "--kazoo", path, "--json").records
+    explained = cli("why", "--kazoo", path, messages[0]["id"])
+    assert explained.status == 0
+    assert "waiting" in explained.text
+    [state] = cli("state", messages[1]["id"], "--kazoo", path, "--json").records
     assert state["status"] == "waiting"
     assert cli("consume", "--kazoo", path).text == "high\nlow\n"
-    assert len(theirs) == 0
+    assert len(kazoo_queue) == 0
 
 
 def test_a_message_put_by_the_command_reaches_a_kazoo_client_with_its_priority(
@@ -56,10 +56,10 @@ def test_a_message_put_by_the_command_reaches_a_kazoo_client_with_its_priority(
 ) -> None:
     assert cli("put", "--kazoo", path, "usual").status == 0
     assert cli("put", "--kazoo", path, "urgent", "--priority", "3").status == 0
-    theirs = LockingQueue(client, path)
-    assert theirs.get(timeout=10) == b"urgent"
-    theirs.consume()
-    assert theirs.get(timeout=10) == b"usual"
+    kazoo_queue = LockingQueue(client, path)
+    assert kazoo_queue.get(timeout=10) == b"urgent"
+    kazoo_queue.consume()
+    assert kazoo_queue.get(timeout=10) == b"usual"
 
 
 def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
@@ -82,7 +82,7 @@ def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
 
 @pytest.mark.parametrize("option", ["--curator", "--kazoo"])
 @pytest.mark.parametrize("command", [("history",), ("consumers",), ("dlq", "list")])
-def test_commands_that_find_nothing_of_another_programs_queue_have_status_1(
+def test_commands_that_find_nothing_in_another_programs_queue_exit_with_1(
     cli: Cli, path: str, command: tuple[str, ...], option: str
 ) -> None:
     assert cli("put", option, path, "x").status == 0
@@ -136,12 +136,12 @@ def test_wrong_usage_is_refused_with_a_remedy(cli: Cli, arguments: tuple[str, ..
 def test_a_message_held_by_a_kazoo_client_is_shown_as_claimed_by_another_program(
     cli: Cli, client: KazooClient, path: str
 ) -> None:
-    theirs = LockingQueue(client, path)
-    theirs.put(b"held")
-    assert theirs.get(timeout=10) == b"held"
+    kazoo_queue = LockingQueue(client, path)
+    kazoo_queue.put(b"held")
+    assert kazoo_queue.get(timeout=10) == b"held"
     [message] = cli("peek", "--kazoo", path, "--json").records
-    [told] = cli("why", message["id"], "--kazoo", path, "--json").records
-    assert told["status"] == "in flight"
-    assert "claimed by another program" in told["now"]
+    [explanation] = cli("why", message["id"], "--kazoo", path, "--json").records
+    assert explanation["status"] == "in flight"
+    assert "claimed by another program" in explanation["now"]
     [stats] = cli("stats", "--kazoo", path, "--json").records
     assert (stats["size"], stats["in_flight"]) == (1, 1)

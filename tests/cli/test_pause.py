@@ -17,14 +17,14 @@ def test_a_paused_queue_delivers_nothing_until_it_is_resumed(cli: Cli, queue_roo
         "aiozkqueue: queue 'q' is paused",
     ]
     consumed = cli("consume", "q")
-    said = "aiozkqueue: queue 'q' is paused; aiozkqueue resume q ends the pause\n"
-    assert (consumed.status, consumed.text, consumed.stderr) == (1, "", said)
+    notice = "aiozkqueue: queue 'q' is paused; aiozkqueue resume q ends the pause\n"
+    assert (consumed.status, consumed.text, consumed.stderr) == (1, "", notice)
     assert cli("stats", "q", "--json").records[0]["paused"] is True
     assert "q (paused)" in cli("stats", "q").text
     assert cli("resume", "q").status == 0
     assert cli("consume", "q").text == "hello\n"
-    assert [(one["queue"], one["paused"]) for one in cli("stats", "--json").records] == [("q", False)]
+    assert [(queue["queue"], queue["paused"]) for queue in cli("stats", "--json").records] == [("q", False)]
     for command, now in (("pause", True), ("resume", False)):
-        told = cli(command, "queue", "q", "--json")
-        assert (told.status, told.records) == (1, [{"queue": "q", "paused": now}])
-        assert len(told.stderr.splitlines()) == 1
+        done = cli(command, "queue", "q", "--json")
+        assert (done.status, done.records) == (1, [{"queue": "q", "paused": now}])
+        assert len(done.stderr.splitlines()) == 1

@@ -23,15 +23,15 @@ def test_pins_of_an_abandoned_audit_are_listed_and_removed(cli: Cli, zookeeper: 
 
     assert cli("pins", "list").status == 1
     asyncio.run(audit_and_die())
-    assert [(one["queue"], one["name"]) for one in cli("pins", "list", "--json").records] == [
+    assert [(pin["queue"], pin["name"]) for pin in cli("pins", "list", "--json").records] == [
         ("invoices", "audit"),
         ("orders", "audit"),
     ]
     assert "1970-01-01" in cli("pins", "list", "orders").text
-    assert cli("pins", "remove", "audit").status == 2, "nobody is there to be asked"
+    assert cli("pins", "remove", "audit").status == 2, "there is no terminal to ask for a confirmation"
     assert cli("pins", "remove", "audit", "orders", "--yes", "--json").records == [
         {"name": "audit", "queues": ["orders"]}
     ]
-    assert [one["queue"] for one in cli("pins", "list", "--json").records] == ["invoices"]
+    assert [pin["queue"] for pin in cli("pins", "list", "--json").records] == ["invoices"]
     assert cli("pins", "remove", "audit", "--yes").stderr == "aiozkqueue: removed the pin 'audit' from invoices\n"
     assert cli("pins", "remove", "audit", "--yes").status == 1

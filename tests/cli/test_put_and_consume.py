@@ -119,9 +119,8 @@ def test_a_follower_waits_for_more_messages_and_exits_cleanly_on_sigterm(cli: Cl
 
 
 def test_a_command_gets_the_payload_and_its_exit_status_decides_the_commit(cli: Cli) -> None:
-    cli(
-        "configure", "q", "--create", "--policy", "at-least-once", "--backoff", "600"
-    )  # what failed comes again, but not here
+    # Failed messages are redelivered long after the test.
+    cli("configure", "q", "--create", "--policy", "at-least-once", "--backoff", "600")
     cli("put", "q", "--lines", stdin=b"good\nbad\n")
     script = 'read body; echo "$AIOZKQUEUE_ATTEMPT $body"; test "$body" = good'
     consume = cli("consume", "q", "--exec", script)
@@ -176,12 +175,12 @@ async def test_a_second_signal_while_the_command_closes_its_session_does_not_kil
         await asyncio.to_thread(cli, "put", "q", "1")
         consumer = await asyncio.to_thread(cli.start, "consume", "q", "--follow", "--hosts", proxy.hosts)
         assert await asyncio.to_thread(_line, consumer) == "1"
-        while (await asyncio.to_thread(_stats, cli))["size"]:  # noqa: ASYNC110 - until it is committed
+        while (await asyncio.to_thread(_stats, cli))["size"]:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.05)
         proxy.stall()
         consumer.send_signal(signal.SIGINT)
-        await asyncio.sleep(0.5)  # the session is being closed
-        # Of another kind: a second SIGINT before the first is heard would be the same.
+        await asyncio.sleep(0.5)  # until the command closes its session
+        # Another signal, since a second SIGINT before the first is handled would merge with it.
         consumer.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(consumer.wait, 90) == 130
         proxy.heal()
@@ -192,7 +191,8 @@ def test_a_second_signal_ends_the_command_and_keeps_the_message(cli: Cli) -> Non
     consumer = cli.start("consume", "q", "--follow", "--exec", "echo $$; sleep 1000")
     child = int(_line(consumer))
     consumer.send_signal(signal.SIGTERM)
-    consumer.send_signal(signal.SIGINT)  # of another kind: a second SIGTERM before the first is heard would be the same
+    # Another signal, since a second SIGTERM before the first is handled would merge with it.
+    consumer.send_signal(signal.SIGINT)
     assert consumer.wait(90) == 130
     assert not _alive(child)
     stats = _stats(cli)
@@ -209,7 +209,7 @@ def test_a_closed_output_pipe_loses_no_message_and_shows_no_traceback(cli: Cli) 
     assert consumer.wait(90) == 1
     assert complaints(consumer.stderr.read().decode()) == ""
     stats = _stats(cli)
-    # Those that fitted into the pipe have been committed: they were written.
+    # Messages that fitted into the pipe were written, and so committed.
     assert stats["size"] > 80
     assert stats["in_flight"] == 0
 
@@ -255,10 +255,10 @@ def test_a_command_does_not_see_the_credentials(cli: Cli) -> None:
 
 def test_an_empty_input_is_refused_and_an_empty_message_is_put_on_purpose(cli: Cli) -> None:
     refused = cli("put", "q")
-    said = "aiozkqueue: stdin is empty, so no message is put; to put an empty one, give '' as the BODY\n"
-    assert (refused.status, refused.stderr) == (2, said)
+    error = "aiozkqueue: stdin is empty, so no message is put; to put an empty one, give '' as the BODY\n"
+    assert (refused.status, refused.stderr) == (2, error)
     assert cli("put", "q", "").status == 0
-    assert [one["body"] for one in cli("peek", "q", "--json").records] == [""]
+    assert [message["body"] for message in cli("peek", "q", "--json").records] == [""]
 
 
 def test_a_put_from_the_terminal_says_so_and_stores_no_empty_message(cli: Cli) -> None:

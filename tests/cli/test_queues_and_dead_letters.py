@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def dead(zookeeper: str, queue_root: str) -> list[str]:
-    """Three dead letters in the queue ``q``; their ids."""
+    """The ids of three dead letters in the queue ``q``."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("q")
         ids = await queue.put_many([b"a", b"b", b"c"])
@@ -30,7 +30,7 @@ async def dead(zookeeper: str, queue_root: str) -> list[str]:
 
 @pytest.fixture
 async def grouped(zookeeper: str, queue_root: str) -> str:
-    """A dead letter of a group in the queue ``q``; its id."""
+    """The id of a dead letter of a group in the queue ``q``."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         message_id = await session.queue("q").put(b"d", group="g")
         async with session.queue("q").consume(until_idle=0) as deliveries:
@@ -101,11 +101,11 @@ def test_stats_fails_for_a_missing_queue_and_shows_the_others(cli: Cli) -> None:
 )
 def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli, queue_root: str) -> None:
     cli("put", "orders", "x")
-    said = f"there is no queue 'order' below {queue_root}"
+    reason = f"there is no queue 'order' below {queue_root}"
     mistyped = cli(*command.replace("NAME", "order").split(), "--json")
-    assert (mistyped.status, said in mistyped.stderr) == (1, True)
+    assert (mistyped.status, reason in mistyped.stderr) == (1, True)
     assert "there is no queue" not in cli(*command.replace("NAME", "orders").split(), "--json").stderr
-    assert [one["queue"] for one in cli("stats", "--json").records if one["queue"] != "elsewhere"] == ["orders"]
+    assert [queue["queue"] for queue in cli("stats", "--json").records if queue["queue"] != "elsewhere"] == ["orders"]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli
 def test_a_mistyped_queue_name_gets_a_suggestion(command: str, cli: Cli, queue_root: str) -> None:
     cli("put", "orders", "x")
     mistyped = cli(*command.split(), "ordrs")
-    said = f"aiozkqueue: there is no queue 'ordrs' below {queue_root}; did you mean 'orders'?"
-    assert (mistyped.status, mistyped.stderr.splitlines()[0]) == (1, said)
-    assert [one["queue"] for one in cli("stats", "--json").records] == ["orders"]
+    error = f"aiozkqueue: there is no queue 'ordrs' below {queue_root}; did you mean 'orders'?"
+    assert (mistyped.status, mistyped.stderr.splitlines()[0]) == (1, error)
+    assert [queue["queue"] for queue in cli("stats", "--json").records] == ["orders"]
 
 
 def test_the_suggestion_is_the_most_similar_name_of_a_queue_and_is_omitted_if_none_is(cli: Cli) -> None:
@@ -253,7 +253,7 @@ def test_queues_are_listed_by_name(cli: Cli) -> None:
     cli("put", "b", "one")
     cli("put", "a", "two")
     assert cli("queues").text == "a\nb\n"
-    assert [one["queue"] for one in cli("queues", "--json").records] == ["a", "b"]
+    assert [queue["queue"] for queue in cli("queues", "--json").records] == ["a", "b"]
 
 
 def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(cli: Cli) -> None:
@@ -263,10 +263,10 @@ def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(c
     table = cli("peek", "q").text
     for shown in ("status", "priority", "key", "group", "tags", "due", "region=eu", "customer 7", "delayed", "-5"):
         assert shown in table
-    assert "last error" not in table  # no message has one
+    assert "last error" not in table  # a column that no message needs
 
     def bodies(*options: str) -> list[object]:
-        return [one["body"] for one in cli("peek", "q", "--json", *options).records]
+        return [message["body"] for message in cli("peek", "q", "--json", *options).records]
 
     assert bodies("--key", "k1") == bodies("--tag", "region=eu") == ["one"]
     assert bodies("--group", "customer 7") == ["two"]
@@ -282,19 +282,19 @@ def test_dead_letters_that_cannot_go_into_another_queue_are_named(cli: Cli, grou
     assert (left.status, left.stderr.count("\n")) == (1, 1), left.stderr
     assert "3 of 4 dead letters put into 'sticky'" in left.stderr
     assert f"unchanged: {grouped}." in left.stderr
-    assert [one["id"] for one in cli("dlq", "list", "q", "--json").records] == [grouped]
+    assert [letter["id"] for letter in cli("dlq", "list", "q", "--json").records] == [grouped]
 
 
 @pytest.mark.usefixtures("dead")
 def test_dead_letters_are_found_and_redriven_by_their_reason(cli: Cli) -> None:
-    assert [one["body"] for one in cli("dlq", "list", "q", "--reason", "B is no", "--json").records] == ["b"]
+    assert [letter["body"] for letter in cli("dlq", "list", "q", "--reason", "B is no", "--json").records] == ["b"]
     assert len(cli("dlq", "list", "q", "--search", "no use", "--json").records) == 3
     assert cli("dlq", "list", "q", "--search", "unheard of").status == 1
     assert cli("dlq", "redrive", "q", "--reason", "b is", "--into", "backorders").text == "1 redriven\n"
-    assert [one["body"] for one in cli("peek", "backorders", "--json").records] == ["b"]
+    assert [message["body"] for message in cli("peek", "backorders", "--json").records] == ["b"]
     nothing = cli("dlq", "redrive", "q", "--reason", "unheard of")
     assert (nothing.status, nothing.text) == (1, "0 redriven\n")
     both = cli("dlq", "purge", "q", "someid", "--reason", "x", "--yes")
     assert (both.status, "ids exclude --reason" in both.stderr) == (2, True)
     assert cli("dlq", "purge", "q", "--reason", "a is", "--yes").text == "1 purged\n"
-    assert [one["body"] for one in cli("dlq", "list", "q", "--json").records] == ["c"]
+    assert [letter["body"] for letter in cli("dlq", "list", "q", "--json").records] == ["c"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
-    """A consumer that holds the one message of the queue ``q``; its id."""
+    """The id of the only message of the queue ``q``, which a consumer holds."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         message_id = await session.queue("q").put(b"x")
         async with session.transaction(autocommit=False) as tx:
@@ -40,8 +40,8 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
     message_id = cli("put", "q", "x").text.strip()
     nothing = cli("history", "q")
-    said = "aiozkqueue: queue 'q': no message ended in this time\n"
-    assert (nothing.status, nothing.text, nothing.stderr) == (1, "", said)
+    notice = "aiozkqueue: queue 'q': no message ended in this time\n"
+    assert (nothing.status, nothing.text, nothing.stderr) == (1, "", notice)
     [waiting] = cli("state", "q", message_id, "--json").records
     assert waiting["status"] == "waiting"
     assert cli("consume", "q", "--limit", "1").status == 0
@@ -52,10 +52,10 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     for body in ("two", "three"):
         cli("put", "q", body)
         cli("consume", "q", "--limit", "1")
-    ended = [one["ended_at"] for one in cli("history", "q", "--json").records]
+    ended = [record["ended_at"] for record in cli("history", "q", "--json").records]
     assert len(ended) == 3
-    assert ended == sorted(ended, reverse=True)  # the newest first, which a limit keeps
-    assert [one["ended_at"] for one in cli("history", "q", "--json", "--limit", "1").records] == ended[:1]
+    assert ended == sorted(ended, reverse=True)  # the newest first; a limit keeps the newest
+    assert [record["ended_at"] for record in cli("history", "q", "--json", "--limit", "1").records] == ended[:1]
     [finished] = cli("state", "q", message_id, "--json").records
     assert finished["status"] == "finished"
     assert finished["claimed_by"]["pid"] > 0

@@ -1,4 +1,4 @@
-"""`aiozkqueue report`: the figures of a history whose contents are known."""
+"""`aiozkqueue report`: the figures of a known history."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_report_shows_times_attempts_dead_letters_and_throughput(cli: Cli) -
     assert found["waiting"] == {"p50": 0.49, "p90": 0.9, "p95": 0.95, "p99": 0.99}
     assert found["handling"] == {"p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0}
     assert found["dead_letters"] == [{"reason": "<b>no such customer</b>", "messages": 3}]
-    assert sum(one["finished"] + one["dead"] + one["other"] for one in found["spans"]) == 104
+    assert sum(span["finished"] + span["dead"] + span["other"] for span in found["spans"]) == 104
     assert found["span"] == 15
     shown = cli("report", "orders", TZ="UTC", COLUMNS="100")
     for text in (

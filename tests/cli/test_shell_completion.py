@@ -1,4 +1,4 @@
-"""The Tab key: words and names for bash, zsh and fish, from a process that imports nothing slow."""
+"""Shell completion: words and names for bash, zsh and fish, from a process without slow imports."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     Complete = Callable[..., list[str]]
 
-#: Modules that take longer to import than a reader waits.
+#: Modules that take too long to import for a completion.
 SLOW = ("aiozkqueue.errors", "asyncio", "pydantic", "rich", "typer")
-#: Seconds of processor time of a whole process.
+#: The maximum processor time of a whole process, seconds.
 LIMIT = 0.3
 #: A program of each shell that prints its completion of ``aiozkqueue put o``.
 PROGRAMS = {
@@ -60,7 +60,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def complete(cli: Cli) -> Complete:
-    """Ask as bash does for the words after these; the last is incomplete."""
+    """Returns the completions of a command line, as bash requests them; its last word is incomplete."""
 
     def ask(*words: str, **variables: str) -> list[str]:
         asked = {"_AIOZKQUEUE_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(("aiozkqueue", *words))}
@@ -81,7 +81,7 @@ def complete(cli: Cli) -> Complete:
 
 @pytest.fixture
 def stored(cli: Cli) -> None:
-    """Store queues, one of them deleted, and a job."""
+    """Store queues, one of which is deleted, and a job."""
     for queue in ("orders", "outbox", "orders-old", "invoices"):
         assert cli("put", queue, "1").status == 0
     assert cli("delete", "orders-old", "--yes", "--force").status == 0
@@ -132,16 +132,16 @@ async def test_names_that_only_some_may_list_need_their_credentials(
 
     assert await asyncio.to_thread(complete, "put", "s") == []
     assert await asyncio.to_thread(complete, "put", "--auth", "digest:owner:a pass phrase", "s") == ["secret"]
-    one = "sasl:u:p digest:owner:a pass phrase"
-    assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH=one)) == ["secret"]
+    credentials = "sasl:u:p digest:owner:a pass phrase"
+    assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH=credentials)) == ["secret"]
     file = tmp_path / "credentials"
-    await asyncio.to_thread(file.write_text, f"{one}\n")
+    await asyncio.to_thread(file.write_text, f"{credentials}\n")
     assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH_FILE=str(file))) == ["secret"]
     assert await asyncio.to_thread(complete, "put", "--auth-file", str(file), "s") == ["secret"]
     assert await asyncio.to_thread(complete, "put", "--auth-file", f"{file}-missing", "s") == []
 
 
-def test_a_server_that_never_answers_is_given_up(complete: Complete) -> None:
+def test_a_completion_gives_up_on_a_server_that_never_answers(complete: Complete) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert complete("put", "o", AIOZKQUEUE_HOSTS=f"127.0.0.1:{silent.getsockname()[1]}") == []
 
@@ -152,7 +152,7 @@ def test_a_completion_imports_nothing_slow_and_costs_less_than_a_third_of_a_seco
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         answer = complete("put", "o")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if not answer:  # a busy machine has not answered in time
+        if not answer:  # no answer in time, on a busy machine
             return float("inf")
         assert answer == ["orders", "outbox"]
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -168,7 +168,7 @@ def test_a_completion_imports_nothing_slow_and_costs_less_than_a_third_of_a_seco
 
 @pytest.fixture
 def folder(tmp_path: Path, cli: Cli) -> Path:
-    """A folder with the program, as users have it on their PATH."""
+    """A folder that contains the program, as on the PATH of users."""
     program = tmp_path / "aiozkqueue"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aiozkqueue_completion "$@"\n')
     program.chmod(0o755)

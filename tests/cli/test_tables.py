@@ -95,7 +95,7 @@ def test_only_texts_are_broken_inside_a_word() -> None:
     assert fitted(["queue", "oldest"], [["q", "59.7 s"]], 11) == [5, 6]
 
 
-def test_the_command_limits_the_width_of_a_pipe_only_if_it_is_told_to(cli: Cli) -> None:
+def test_the_command_limits_the_width_of_a_pipe_only_on_request(cli: Cli) -> None:
     payload = "a payload that is longer than 80 columns with the id of its message"
     message_id = cli("put", "q", payload).text.strip()
     for columns, lines in (("", 1), ("80", 2)):

@@ -17,7 +17,7 @@ QUEUES = [f"q{number:03d}" for number in range(150)]
 
 @pytest.fixture
 async def many(zookeeper: str, queue_root: str) -> list[str]:
-    """More queues than a tenth of a second is enough for."""
+    """More queues than fit into a budget of a tenth of a second."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         await asyncio.gather(*(session.queue(name).put(b"1") for name in QUEUES))
     return QUEUES
@@ -29,20 +29,20 @@ def test_stats_reports_the_number_of_queues_it_skipped(cli: Cli, many: list[str]
     assert "queues were not checked within the time budget" in shown.stderr
     assert "--budget" in shown.stderr
     whole = cli("stats", "--budget", "10m", "--json")
-    assert [(one["size"], one["incomplete"]) for one in whole.records] == [(1, [])] * len(many)
+    assert [(queue["size"], queue["incomplete"]) for queue in whole.records] == [(1, [])] * len(many)
     assert "budget" not in whole.stderr
 
 
 def test_doctor_names_the_queues_it_skipped(cli: Cli, many: list[str]) -> None:
     shown = cli("doctor", "--budget", "0.1", "--json")
-    queues = [one for one in shown.records if one["kind"] == "queue"]
-    assert len([one for one in queues if one["complete"]]) < len(many)
+    queues = [record for record in shown.records if record["kind"] == "queue"]
+    assert len([queue for queue in queues if queue["complete"]]) < len(many)
     assert "were not checked within the time budget" in shown.text
     table = cli("doctor", "--budget", "0.1")
     assert table.status == 0
     assert "not everything was examined within the time budget" in table.text
     whole = cli("doctor", *many[:3], "--json")
-    assert [one["complete"] for one in whole.records if one["kind"] == "queue"] == [True] * 3
+    assert [record["complete"] for record in whole.records if record["kind"] == "queue"] == [True] * 3
     assert "budget" not in whole.text
 
 

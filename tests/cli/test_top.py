@@ -37,7 +37,7 @@ def test_top_shows_rates_of_all_clients_between_two_refreshes(cli: Cli) -> None:
     while depth != 33 or not left:
         row = json.loads(top.stdout.readline())
         depth, arrived, left = row["size"], arrived + row["in_rate"], left + row["out_rate"]
-    # Looks are half a second apart and more, and what came between two of them is counted once.
+    # Refreshes are at least half a second apart, and the messages between two of them are counted once.
     assert 0 < arrived <= 40 / 0.5
     assert 0 < left <= 10 / 0.5
     top.send_signal(signal.SIGINT)
@@ -95,7 +95,7 @@ def test_top_on_a_terminal_has_a_header_and_follows_keys(cli: Cli) -> None:
     os.close(terminal)
 
     def until(text: str) -> str:
-        """Read what the terminal shows until it contains a text."""
+        """Read the output of the terminal until it contains a text."""
         shown = ""
         while text not in shown:
             assert select.select([main], [], [], 60)[0], shown
@@ -140,8 +140,8 @@ def test_the_screen_of_top_sorts_and_marks_what_needs_attention() -> None:
         screen.show([row("a", size=1, out_rate=rate), row("b", size=9, waiting=9), row("c", dead_letters=2)], "12:00")
     assert "▂█▅" in shown()
     assert "size 10" in shown()
-    assert "\x1b[1;31m" in shown()  # nobody consumes b
-    assert "\x1b[31m" in shown()  # the dead letters of c
+    assert "\x1b[1;31m" in shown()  # queue b has no consumer
+    assert "\x1b[31m" in shown()  # queue c has dead letters
     assert shown().index("\na ") < shown().index("\nb ")
     screen.press("s")
     assert shown().index("\nb ") < shown().index("\na ")

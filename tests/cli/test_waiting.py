@@ -1,4 +1,4 @@
-"""Commands that take more than two seconds show on a terminal that they work, and nowhere else."""
+"""Commands that take more than two seconds show their progress on a terminal, and nowhere else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def on_a_terminal(cli: Cli, *arguments: str) -> str:
-    """Return what a command shows on a terminal of 100 columns."""
+    """Return the output of a command on a terminal of 100 columns."""
     main, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "aiozkqueue.cli", *arguments],

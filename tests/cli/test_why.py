@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 async def _why(cli: Cli, message_id: str) -> tuple[str, list[str], str]:
-    [told] = (await asyncio.to_thread(cli, "why", "q", message_id, "--json")).records
-    events: list[dict[str, Any]] = told["events"]
-    return told["status"], [event["what"] for event in events], told["now"]
+    [record] = (await asyncio.to_thread(cli, "why", "q", message_id, "--json")).records
+    events: list[dict[str, Any]] = record["events"]
+    return record["status"], [event["what"] for event in events], record["now"]
 
 
 async def test_why_shows_each_step_of_a_message_with_client_and_reason(
@@ -63,7 +63,7 @@ async def test_why_shows_each_step_of_a_message_with_client_and_reason(
             assert await tx.take(queue, timeout=30)
         status, events, _ = await _why(cli, message_id)
         assert status == "finished"
-        # The death is still part of the story.
+        # The dead-lettering is still one of the events.
         assert [event.partition(",")[0] for event in events if "delivered at" in event] == ["dead-lettered", "finished"]
     assert message_id not in (await asyncio.to_thread(cli, "why", "q", message_id)).stderr
     assert "the bank is closed" in (await asyncio.to_thread(cli, "why", "q", message_id)).text

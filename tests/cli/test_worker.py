@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Cli
 
-# `started` is told on stdout; a handler goes on when there is a file `go`.
+# A handler prints `started`, and continues when the file `go` exists.
 MODULE = """
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ format = OURS %(message)s
 
 @pytest.fixture
 def go(cli: Cli, tmp_path: Path) -> Path:
-    """The file that lets handlers go on; the module is ``shop``."""
+    """The file that lets the handlers of the module ``shop`` continue."""
     (tmp_path / "shop.py").write_text(MODULE)
     cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment.get('PYTHONPATH', '')}"
     return tmp_path / "go"
@@ -168,23 +168,23 @@ def _line(process: subprocess.Popen[bytes]) -> str:
     return process.stdout.readline().decode().strip()
 
 
-def _until_said(worker: subprocess.Popen[bytes], text: str) -> str:
-    """Read what the worker says until this is in it; that line."""
+def _wait_for_line(worker: subprocess.Popen[bytes], text: str) -> str:
+    """Read the worker's log until a line contains this text; return the line."""
     assert worker.stderr is not None
     for line in worker.stderr:
         if text.encode() in line:
             return line.decode().strip()
-    pytest.fail(f"the worker has ended, and not said {text!r}")
+    pytest.fail(f"the worker has ended without logging {text!r}")
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:
-    """Tell it to stop, and wait until it knows."""
+    """Ask the worker to stop, and wait until it logs the signal."""
     worker.send_signal(signal.SIGTERM)
-    _until_said(worker, "SIGTERM: stopping; handlers may finish within ")
+    _wait_for_line(worker, "SIGTERM: stopping; handlers may finish within ")
 
 
 def _health_port(worker: subprocess.Popen[bytes]) -> int:
-    return int(_until_said(worker, "health at http://").rpartition(":")[2])
+    return int(_wait_for_line(worker, "health at http://").rpartition(":")[2])
 
 
 def _asked(port: int, path: str) -> tuple[int, str]:
@@ -220,7 +220,7 @@ def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cl
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
 
 
-def test_cancelling_a_message_in_hand_ends_its_handler_in_a_worker_which_goes_on(cli: Cli, go: Path) -> None:
+def test_cancelling_a_message_in_flight_ends_its_handler_and_the_worker_continues(cli: Cli, go: Path) -> None:
     assert not go.exists()
     message_id = cli("put", "orders", '{"id": 1}').text.strip()
     worker = cli.start("worker", "shop:patient", "--queue", "orders")
@@ -242,7 +242,7 @@ def test_cancelling_a_message_in_hand_ends_its_handler_in_a_worker_which_goes_on
 def test_a_worker_runs_an_application_with_the_connection_of_the_command(cli: Cli, go: Path) -> None:
     assert not go.exists()
     cli("put", "words", '"teapot"')
-    worker = cli.start("worker", "shop:app")  # the variables name the test's server and root
+    worker = cli.start("worker", "shop:app")  # the variables contain the server and the root of the test
     assert _line(worker) == "counted 6"
     _stop(worker)
     _, log = worker.communicate(timeout=90)
@@ -253,14 +253,14 @@ def test_a_worker_prints_a_line_for_each_service_that_starts_and_stops_with_its_
     go.touch()
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
     worker = cli.start("worker", "shop:several")
-    started = {_until_said(worker, "started: ").partition("started: ")[2] for _ in range(2)}
+    started = {_wait_for_line(worker, "started: ").partition("started: ")[2] for _ in range(2)}
     line = "listener of queue {}: shop.slow, concurrency 1"
     assert started == {line.format("orders"), line.format("more")}
     assert [_line(worker) for _ in range(3)] == ["opened", "started 1", "started 2"]
     while cli("stats", "orders", "--json").records[0]["size"]:
         time.sleep(0.05)
     _stop(worker)
-    stopped = sorted(_until_said(worker, "stopped: ").partition("stopped: ")[2] for _ in range(2))
+    stopped = sorted(_wait_for_line(worker, "stopped: ").partition("stopped: ")[2] for _ in range(2))
     worker.communicate(timeout=90)
     assert stopped[0].startswith(f"{line.format('more')}: 0 messages handled, 0 failed in ")
     assert stopped[1].startswith(f"{line.format('orders')}: 2 messages handled, 0 failed in ")
@@ -272,8 +272,8 @@ def test_a_worker_names_the_listener_whose_handlers_are_late(cli: Cli, go: Path)
     worker = cli.start("worker", "shop:listener", "--drain-timeout", "0.1")
     assert _line(worker) == "started 1"
     worker.send_signal(signal.SIGTERM)
-    said = _until_said(worker, "handlers did not finish within 0.1 s")
-    assert "listener of queue orders: shop.slow, concurrency 1: handlers did not" in said
+    line = _wait_for_line(worker, "handlers did not finish within 0.1 s")
+    assert "listener of queue orders: shop.slow, concurrency 1: handlers did not" in line
     worker.communicate(timeout=90)
     assert worker.returncode == 0
 
@@ -281,12 +281,12 @@ def test_a_worker_names_the_listener_whose_handlers_are_late(cli: Cli, go: Path)
 def test_several_processes_share_a_queue_and_a_killed_one_is_replaced(cli: Cli, go: Path) -> None:
     assert not go.exists()
     worker = cli.start("worker", "shop:listener", "--processes", "2")
-    pids = [int(_until_said(worker, "started process ").rpartition(" ")[2]) for _ in range(2)]
+    pids = [int(_wait_for_line(worker, "started process ").rpartition(" ")[2]) for _ in range(2)]
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
-    assert {_line(worker), _line(worker)} == {"started 1", "started 2"}  # each process handles one at a time
+    assert {_line(worker), _line(worker)} == {"started 1", "started 2"}  # each process handles one message at a time
     os.kill(pids[0], signal.SIGKILL)
-    assert f"process {pids[0]} was killed by SIGKILL: another starts" in _until_said(worker, "was killed by")
-    assert int(_until_said(worker, "started process ").rpartition(" ")[2]) not in pids
+    assert f"process {pids[0]} was killed by SIGKILL: another starts" in _wait_for_line(worker, "was killed by")
+    assert int(_wait_for_line(worker, "started process ").rpartition(" ")[2]) not in pids
     go.touch()
     deadline = time.monotonic() + 90
     while cli("stats", "orders", "--json").records[0]["size"]:
@@ -320,7 +320,7 @@ def test_a_worker_logs_json_objects_with_their_fields(cli: Cli, go: Path) -> Non
     assert not go.exists()
     message_id = cli("put", "words", "x").text.strip()
     worker = cli.start("worker", "shop:fails", "--queue", "words", "--log-format", "json")
-    record = json.loads(_until_said(worker, "handler failed"))
+    record = json.loads(_wait_for_line(worker, "handler failed"))
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=90)
     assert (record["level"], record["queue"], record["message_id"]) == ("warning", "words", message_id)
@@ -330,13 +330,13 @@ def test_a_worker_logs_json_objects_with_their_fields(cli: Cli, go: Path) -> Non
 
 
 @pytest.mark.parametrize("suffix", ["json", "toml", "ini"])
-def test_a_worker_logs_as_a_file_says(cli: Cli, go: Path, tmp_path: Path, suffix: str) -> None:
+def test_a_worker_logs_as_a_configuration_file_says(cli: Cli, go: Path, tmp_path: Path, suffix: str) -> None:
     assert not go.exists()
     (tmp_path / "logs.json").write_text(json.dumps(LOGS))
     (tmp_path / "logs.toml").write_text(LOGS_TOML)
     (tmp_path / "logs.ini").write_text(LOGS_INI)
     worker = cli.start("worker", "shop:listener", "--log-config", str(tmp_path / f"logs.{suffix}"))
-    assert _until_said(worker, "started: ").startswith("OURS started: listener of queue orders")
+    assert _wait_for_line(worker, "started: ").startswith("OURS started: listener of queue orders")
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=90)
     assert worker.returncode == 0
@@ -421,7 +421,7 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
             done.stderr
         )
         assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 1}']
-        for first, process in ((port, 1), (port - 1, 2)):  # no process starts
+        for first, process in ((port, 1), (port - 1, 2)):  # refused before a process starts
             several = cli.in_new_process("worker", "shop:listener", "--health-port", str(first), "--processes", "2")
             refused = (
                 f"aiozkqueue: --health-host 127.0.0.1 --health-port {port} (process {process}): Address already in"
@@ -447,7 +447,7 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (["shop"], "give module:name"),
         (["shop:missing"], "has no 'missing'"),
@@ -464,11 +464,11 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
         (["shop:not_async", "--queue", "orders"], "a handler must be awaitable; make it an `async def`"),
     ],
 )
-def test_an_invalid_handler_is_reported_in_one_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:
+def test_an_invalid_handler_is_reported_in_one_line(cli: Cli, go: Path, arguments: list[str], error: str) -> None:
     assert not go.exists()
     done = cli.in_new_process("worker", *arguments)
     assert done.status == 2
-    assert said in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -488,16 +488,16 @@ def test_sigusr1_shows_where_each_handler_waits_and_its_message(cli: Cli, go: Pa
     assert _line(worker) == "started 1"
     worker.send_signal(signal.SIGUSR1)
     assert worker.stderr is not None
-    told = b""
-    while b"asyncio.sleep(0.05)" not in told and b"to_thread" not in told:
+    report = b""
+    while b"asyncio.sleep(0.05)" not in report and b"to_thread" not in report:
         line = worker.stderr.readline()
-        assert line, told
-        told += line
-        if b"print(" in line:  # it was told before the handler had got any further than to say that it has started
-            time.sleep(0.2)  # a signal that comes while one is answered is answered within that, and tells the same
+        assert line, report
+        report += line
+        if b"print(" in line:  # the dump was made before the handler had continued after its print
+            time.sleep(0.2)  # a signal that arrives during a dump causes no further dump
             worker.send_signal(signal.SIGUSR1)
-    assert f"message {message_id} of queue orders, attempt 1".encode() in told
-    assert b"in slow" in told
+    assert f"message {message_id} of queue orders, attempt 1".encode() in report
+    assert b"in slow" in report
     go.touch()
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=90)
@@ -557,7 +557,7 @@ def test_a_worker_restarts_when_its_code_changes(cli: Cli, tmp_path: Path) -> No
     module = tmp_path / "shop.py"
 
     def write(version: str) -> None:
-        # Renamed into its place: half of a file would be a change, too.
+        # Renamed, because an incomplete file would be a change, too.
         made = tmp_path / "made"
         made.write_text(f"async def tell(delivery):\n    print({version!r}, delivery.body.decode(), flush=True)\n")
         made.rename(module)

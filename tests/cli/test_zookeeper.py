@@ -70,8 +70,8 @@ def test_a_message_put_at_one_server_of_the_ensemble_is_taken_at_another(cli: Cl
     assert len(hosts.split(",")) == 3
     assert cli("put", "q", "hello", "--hosts", hosts).status == 0
     deadline = time.monotonic() + 60
-    while (one := cli("consume", "q", "--hosts", hosts.split(",")[2])).status and time.monotonic() < deadline:
+    while (consumed := cli("consume", "q", "--hosts", hosts.split(",")[2])).status and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert one.text == "hello\n"
+    assert consumed.text == "hello\n"
     servers.send_signal(signal.SIGTERM)
     assert servers.wait(90) == 0

@@ -1,7 +1,7 @@
-"""The fixtures of these tests: sessions, the real clients, and paths of each test's own.
+"""The fixtures of these tests: sessions, the real clients, and a separate path for each test.
 
-A JVM that compiles its driver takes seconds to start, so tests share one, which closes all that a test has opened; a
-test that kills its peer starts its own.
+A JVM that compiles its driver takes seconds to start, so tests share one, and the fixture closes everything that a test
+has opened in it. A test that kills its peer starts its own.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class StartKazoo(Protocol):
 
 
 class Die(Protocol):
-    """Kills a peer, and has the server end its session, which would outlast it."""
+    """Kills a peer and ends its session at the server, so that the test does not wait for the session timeout."""
 
     async def __call__(self, peer: Curator | Kazoo) -> None: ...
 
 
 @pytest.fixture
 def path(zookeeper: str) -> Iterator[str]:
-    """Where the other program's queue lies."""
+    """The path of the other program's queue."""
     top = f"/foreign-{uuid.uuid4().hex[:12]}"
     yield f"{top}/queue"
     delete_tree(zookeeper, top)
@@ -55,7 +55,7 @@ def path(zookeeper: str) -> Iterator[str]:
 
 @contextmanager
 def shared(start: Callable[[], P]) -> Iterator[Callable[[], P]]:
-    """Return a function that returns a running peer, and starts it if necessary."""
+    """Return a function that returns a running peer, which it starts if necessary."""
     peers: list[P] = []
 
     def alive() -> P:
@@ -82,8 +82,8 @@ def shared_kazoo(zookeeper: str) -> Iterator[Callable[[], Kazoo]]:
 
 @pytest.fixture
 def curator(shared_curator: Callable[[], Curator], path: str) -> Iterator[Curator]:
-    """The JVM with Curator that tests share; what this test opens in it is closed."""
-    del path  # removed after this has been closed
+    """The shared JVM with Curator; everything that this test opens in it is closed."""
+    del path  # so that the path is removed after the peer has closed its queues
     peer = shared_curator()
     yield peer
     peer.reset()
@@ -91,8 +91,8 @@ def curator(shared_curator: Callable[[], Curator], path: str) -> Iterator[Curato
 
 @pytest.fixture
 def kazoo(shared_kazoo: Callable[[], Kazoo], path: str) -> Iterator[Kazoo]:
-    """The process with kazoo that tests share; what this test holds there is let go of."""
-    del path  # removed after this has let go
+    """The shared process with kazoo; everything that this test holds in it is released."""
+    del path  # so that the path is removed after the peer has released its messages
     peer = shared_kazoo()
     yield peer
     peer.reset()

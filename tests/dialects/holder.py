@@ -9,7 +9,7 @@ import aiozkqueue as zq
 
 
 async def main(hosts: str, root: str, path: str, kind: str) -> None:
-    """Take one, say which, and wait."""
+    """Take a message, print it, and wait."""
     async with zq.connect(hosts, root=root, session_timeout=4) as session, session.transaction() as tx:
         queue: zq.Queue[bytes]
         locks = f"{path}-locks"

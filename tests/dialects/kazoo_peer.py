@@ -1,4 +1,4 @@
-"""kazoo's queues in a process of their own, by commands: one JSON list a line on stdin, one answer a line."""
+"""kazoo's queues in a separate process: each line on stdin is a command, a JSON list, and gets a line as its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kazoo.recipe.queue import LockingQueue
 
 
 def main(hosts: str, timeout: float) -> None:
-    """Answer until stdin ends."""
+    """Answer commands until stdin ends."""
     client = KazooClient(hosts, timeout=timeout)
     client.start()
     queues: dict[str, Any] = {}
@@ -21,11 +21,11 @@ def main(hosts: str, timeout: float) -> None:
     for line in sys.stdin:
         command, path, *arguments = json.loads(line)
         if command == "reset":
-            release_unseen(queues)
+            release_all(queues)
             say(None)
             continue
         if command == "session":
-            identity: Any = client.client_id  # None until it is connected, which it is
+            identity: Any = client.client_id  # not None, since the client is connected
             say([identity[0], identity[1].hex()])
             continue
         if path not in queues:
@@ -36,7 +36,7 @@ def main(hosts: str, timeout: float) -> None:
         if command == "put":
             queue.put(bytes.fromhex(arguments[0]), arguments[1])
         elif command == "put_all":
-            queue.put_all([bytes.fromhex(one) for one in arguments[0]], arguments[1])
+            queue.put_all([bytes.fromhex(value) for value in arguments[0]], arguments[1])
         elif command == "get":
             got = queue.get(*arguments)
             answer = None if got is None else bytes(got).hex()
@@ -51,11 +51,11 @@ def main(hosts: str, timeout: float) -> None:
     client.close()
 
 
-def release_unseen(queues: dict[str, Any]) -> None:
-    """Release what is held, and forget the queues."""
+def release_all(queues: dict[str, Any]) -> None:
+    """Release all held messages, and forget the queues."""
     for queue in queues.values():
         if isinstance(queue, LockingQueue):
-            with suppress(NoNodeError):  # the test has removed what it held
+            with suppress(NoNodeError):  # the test has removed the held message
                 queue.release()
     queues.clear()
 
@@ -65,10 +65,10 @@ def say(answer: object) -> None:
     sys.stdout.flush()
 
 
-def drain(queue: Any, patience: float) -> list[str]:
+def drain(queue: Any, timeout: float) -> list[str]:
     """Get and consume until no message has arrived for this many seconds."""
     bodies: list[str] = []
-    while (got := queue.get(patience)) is not None:
+    while (got := queue.get(timeout)) is not None:
         if not queue.consume():
             raise RuntimeError("the lock was lost")
         bodies.append(bytes(got).hex())

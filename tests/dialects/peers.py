@@ -1,8 +1,8 @@
 """The real clients, each in a separate process: Curator from PySpark's jars, kazoo from PyPI.
 
-The Java driver is source; Janino, a compiler that the same wheel carries, compiles it on the spot: no JDK is needed.
-A peer is started without waiting for it, and belongs to no event loop: threads read and write for it, so that one
-serves many tests.
+The Java driver is source code. Janino, a compiler in the same wheel, compiles it at the start, so no JDK is needed. A
+peer starts in the background and is not bound to an event loop: threads read and write for it, so that many tests can
+share it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from benchmarks.peers_curator import class_path_with_curator
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds for what takes a moment; the machine may be loaded.
+#: Seconds for an operation that is usually immediate; the machine may be busy.
 PATIENCE = 60.0
 _SOURCE = Path(__file__).parent / "java" / "CuratorPeer.java"
 
 
 class _Peer:
-    """A process that answers each line on its stdin by one on its stdout."""
+    """A process that answers each line on its stdin with a line on its stdout."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -48,7 +48,7 @@ class _Peer:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL it, and wait until it is gone."""
+        """Send SIGKILL, and wait for the end of the process."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -57,7 +57,7 @@ class _Peer:
                 pipe.close()
 
     def _exchange(self, line: str) -> str:
-        """Send a line and wait for its answer; wait until it is ready first."""
+        """Send a line and wait for its answer; first wait until the process is ready."""
         with self._lock:
             if not self._ready:
                 self._answer()
@@ -71,7 +71,7 @@ class _Peer:
         answer = None
         with suppress(Empty):
             answer = self._answers.get(timeout=PATIENCE)
-        if answer is None:  # what it answers later would be taken for the next answer
+        if answer is None:  # a late answer would be taken for the next one
             self._process.kill()
             msg = f"the peer has ended, or has not answered for {PATIENCE} s"
             raise RuntimeError(msg)
@@ -88,7 +88,7 @@ class _Peer:
 
 
 class Curator(_Peer):
-    """A JVM with Curator's queues."""
+    """A JVM that serves Curator's queues."""
 
     def __init__(self, hosts: str, timeout: float = 30.0, *, compressed: bool = False) -> None:
         self._shown: defaultdict[str, SimpleQueue[bytes]] = defaultdict(SimpleQueue)
@@ -112,27 +112,27 @@ class Curator(_Peer):
         )
 
     async def ask(self, *words: object) -> str:
-        """Give a command; return its answer."""
+        """Send a command; return its answer."""
         answer = await asyncio.to_thread(self._exchange, " ".join(map(str, words)))
         assert not answer.startswith("error"), answer
         return answer
 
     async def session(self) -> tuple[int, bytes]:
-        """Its ZooKeeper session: id and password."""
+        """Return the id and the password of its ZooKeeper session."""
         session_id, password = (await self.ask("session")).split()
         return int(session_id), bytes.fromhex(password)
 
     async def shown(self, name: str, count: int = 1) -> list[bytes]:
-        """Return what a consumer has been shown next. Raises: TimeoutError."""
+        """Wait for the next messages of a consumer, and return them. Raises: TimeoutError."""
         return await asyncio.to_thread(self._wait_for_shown, name, count)
 
     async def shown_until_now(self, name: str) -> list[bytes]:
-        """Return what a consumer has been shown and nobody has asked for, whether or not it has come here yet."""
-        await self.ask("here")  # answered behind all that has been shown
+        """Return all messages that a consumer has got so far and that were not returned before."""
+        await self.ask("here")  # answered after the lines of all these messages
         return self.shown_and_read(name)
 
     def shown_and_read(self, name: str) -> list[bytes]:
-        """Return what a consumer has been shown, as far as it has come here: of one that was killed, all."""
+        """Return the messages of a consumer whose lines have been read; if the peer was killed, these are all."""
         queue, bodies = self._shown[name], list[bytes]()
         try:
             while True:
@@ -146,12 +146,12 @@ class Curator(_Peer):
             try:
                 bodies.append(queue.get(timeout=PATIENCE))
             except Empty:
-                msg = f"{name} has been shown {len(bodies)} of {count}, and nothing more for {PATIENCE} s"
+                msg = f"{name} got {len(bodies)} of {count} messages, and no further one for {PATIENCE} s"
                 raise TimeoutError(msg) from None
         return bodies
 
     def reset(self) -> None:
-        """Close all that a test has opened."""
+        """Close everything that a test has opened."""
         answer = self._exchange("reset")
         assert answer == "reset", answer
         self._shown.clear()
@@ -165,17 +165,17 @@ class Curator(_Peer):
 
 
 class Kazoo(_Peer):
-    """A process with kazoo's queues; a path that ends in ``locking`` is a LockingQueue's."""
+    """A process that serves kazoo's queues; a path that ends in ``locking`` is that of a LockingQueue."""
 
     def __init__(self, hosts: str, timeout: float = 30.0) -> None:
         super().__init__([sys.executable, str(Path(__file__).parent / "kazoo_peer.py"), hosts, str(timeout)])
 
     async def ask(self, command: str, path: str, *arguments: object) -> Any:
-        """Give a command; return its answer."""
+        """Send a command; return its answer."""
         return json.loads(await asyncio.to_thread(self._exchange, json.dumps([command, path, *arguments])))
 
     async def session(self) -> tuple[int, bytes]:
-        """Its ZooKeeper session: id and password."""
+        """Return the id and the password of its ZooKeeper session."""
         session_id, password = await self.ask("session", "")
         return session_id, bytes.fromhex(password)
 
@@ -184,6 +184,6 @@ class Kazoo(_Peer):
         return None if got is None else bytes.fromhex(got)
 
     def reset(self) -> None:
-        """Let go of all that a test has held."""
+        """Release everything that a test has held."""
         answer = self._exchange(json.dumps(["reset", ""]))
         assert answer == "null", answer

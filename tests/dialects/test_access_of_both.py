@@ -26,7 +26,7 @@ async def test_a_session_whose_items_other_programs_cannot_read_warns_once_and_n
             queue = session.curator_queue(path, lock_path=f"{path}-locks")
             await queue.put(b"one")
             await queue.put(b"two")
-    [warning] = [one.getMessage() for one in caplog.records if path in one.getMessage()]
+    [warning] = [record.getMessage() for record in caplog.records if path in record.getMessage()]
     assert "world:anyone may use it" in warning
     assert "digest:carol" in warning
     assert "acl=" in warning
@@ -46,4 +46,4 @@ async def test_a_session_whose_items_everybody_can_read_does_not_warn(
         root = f"{queue_root}-open"
         async with zq.connect(zookeeper, root=root, auth=auth, acl=[zq.Acl.all("world", "anyone")]) as session:
             await session.kazoo_queue(path).put(b"one")
-    assert not [one for one in caplog.records if path in one.getMessage()]
+    assert not [record for record in caplog.records if path in record.getMessage()]

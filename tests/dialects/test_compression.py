@@ -26,17 +26,17 @@ LONG = b"a body that compresses " * 5000
 
 
 @pytest.fixture(scope="module")
-def one_that_compresses(zookeeper: str) -> Iterator[Curator]:
+def compressing_curator(zookeeper: str) -> Iterator[Curator]:
     peer = Curator(zookeeper, compressed=True)
     yield peer
     peer.kill()
 
 
 @pytest.fixture
-def compressing(one_that_compresses: Curator, path: str) -> Iterator[Curator]:
-    del path  # removed after this has been closed
-    yield one_that_compresses
-    one_that_compresses.reset()
+def compressing(compressing_curator: Curator, path: str) -> Iterator[Curator]:
+    del path  # so that the path is removed after the peer has closed its queues
+    yield compressing_curator
+    compressing_curator.reset()
 
 
 @pytest.mark.parametrize("kind", ["queue", "priority", "id"])
@@ -51,7 +51,7 @@ async def test_we_and_curator_read_each_others_compressed_items(
     await compressing.ask("put", "q", LONG.hex(), *extra)
     [name] = await server_view.children(path)
     assert (await server_view.get(f"{path}/{name}")).startswith(b"\x1f\x8b")
-    assert [one.body for one in await queue.peek()] == [LONG]
+    assert [message.body for message in await queue.peek()] == [LONG]
     assert await drained(session, queue) == [LONG]
 
     await queue.put(LONG, **options)

@@ -23,7 +23,7 @@ async def test_we_take_messages_of_curator_in_their_order(
     await curator.ask("open", "q", "queue", path, f"{path}-locks", 0)
     for body in BODIES:
         await curator.ask("put", "q", body.hex())
-    await curator.ask("put", "q", f"{b'one'.hex()},{b'two'.hex()},,{b'four'.hex()}")  # putMulti: one znode
+    await curator.ask("put", "q", f"{b'one'.hex()},{b'two'.hex()},,{b'four'.hex()}")  # putMulti stores one znode
     await curator.ask("put", "q", b"last".hex())
     queue = session.curator_queue(path, lock_path=f"{path}-locks")
     assert await queue.size() == len(BODIES) + 2

@@ -1,4 +1,4 @@
-"""Every kind of Curator queue, in both directions: one program consumes what the other put, in the promised order."""
+"""Every kind of Curator queue: each program consumes the messages of the other, in the promised order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 
-from .test_kazoo import awaited, drained, left
+from .test_kazoo import awaited, drained, wait_for_size
 
 if TYPE_CHECKING:
     from tests.observer import Observer
@@ -49,7 +49,7 @@ async def test_an_urgent_curator_message_overtakes_listed_ones(session: zq.Queue
         await queue.put(b"%d" % index, priority=5)
     async with session.transaction() as tx:
         first = await tx.take(queue, timeout=30)
-        await queue_put_beside(session, queue)
+        await put_in_another_transaction(session, queue)
     async with session.transaction() as tx:
         second = await tx.take(queue, timeout=30)
     assert first is not None
@@ -57,7 +57,7 @@ async def test_an_urgent_curator_message_overtakes_listed_ones(session: zq.Queue
     assert (first.body, second.body) == (b"0", b"urgent")
 
 
-async def queue_put_beside(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
+async def put_in_another_transaction(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
     """Put in a separate transaction, committed at once."""
     async with session.transaction() as tx:
         tx.put(queue, b"urgent", priority=-5)
@@ -85,7 +85,7 @@ async def test_we_and_curator_follow_each_others_delays(
     await curator.ask("consume", "c", "delay", path, locks, "show", 1)
     assert await curator.shown("c", 2) == [b"at once", b"later"]
     assert time.time() * 1000 >= due
-    await left(queue, 1)
+    await wait_for_size(queue, 1)
 
 
 async def test_a_failed_message_keeps_its_delay_and_is_redelivered(session: zq.QueueSession, path: str) -> None:
@@ -115,7 +115,7 @@ async def test_we_and_curator_remove_each_others_messages_by_id(
     async with session.transaction() as tx:
         held = await tx.take(queue, timeout=30)
         assert held is not None
-        assert await queue.remove("a/b|c") == 2  # the third is held
+        assert await queue.remove("a/b|c") == 2  # the third message is held
     assert (held.body, await queue.remove("nobody")) == (b"java", 0)
     await curator.ask("consume", "c", "id", path, locks, "show", 1)
     assert await curator.shown("c") == [b"other"]
@@ -139,20 +139,20 @@ async def test_we_and_curator_share_simple_queues(session: zq.QueueSession, cura
 async def test_a_bounded_queue_limits_us_and_curator(
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """Each has looked since what was put last: ours because it is another session, theirs because it is waited for."""
+    """Both count the last put: our session because it has not listed before, Curator because the test waits for it."""
     locks = f"{path}-locks"
-    queue, beside = (one.curator_queue(path, lock_path=locks) for one in (session, other))
+    queue, other_queue = (opened.curator_queue(path, lock_path=locks) for opened in (session, other))
     await queue.configure(zq.QueueConfig(max_size=3))
     await curator.ask("open", "q", "queue", path, locks, 3)
     await queue.put_many([b"1", b"2"])
     await curator.ask("put", "q", b"3".hex())
     with pytest.raises(zq.QueueFullError):
-        await beside.put(b"4")
+        await other_queue.put(b"4")
     async with asyncio.timeout(60):
-        while await curator.ask("cached", "q") != "3":  # noqa: ASYNC110 - the peer is asked
+        while await curator.ask("cached", "q") != "3":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     assert await curator.ask("put", "q", b"4".hex(), 300) == "false"
-    waiting = asyncio.create_task(beside.put(b"4", timeout=60))
+    waiting = asyncio.create_task(other_queue.put(b"4", timeout=60))
     assert await awaited(session, queue, 1) == [b"1"]
     await waiting
     assert await drained(session, queue) == [b"2", b"3", b"4"]

@@ -1,4 +1,4 @@
-"""The behaviour that Curator's own tests of its other queues show, on queues shared with us; see README.md here."""
+"""The behaviour in Curator's own tests of its other queues, on queues that it shares with us; see README.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import aiozkqueue as zq
 
 from .peers import PATIENCE
-from .test_kazoo import awaited, drained, left
+from .test_kazoo import awaited, drained, wait_for_size
 
 if TYPE_CHECKING:
     from tests.observer import Observer
@@ -41,7 +41,7 @@ async def test_messages_with_a_hundred_random_priorities_are_delivered_in_order(
             tx.put(queue, b"%d" % priority, priority=priority)
     await curator.ask("consume", "c", "priority", path, locks, "show", 1)
     assert await curator.shown("c", 100) == in_order
-    await left(queue, 0)
+    await wait_for_size(queue, 0)
     await curator.ask("close", "c")
     await curator.ask("open", "q", "priority", path, locks, 0)
     for priority in priorities:
@@ -53,7 +53,7 @@ async def test_messages_with_a_hundred_random_priorities_are_delivered_in_order(
 async def test_an_urgent_message_overtakes_all_except_the_one_in_flight(
     session: zq.QueueSession, curator: Curator, path: str, whose: str
 ) -> None:
-    """What is put while the first is in hand comes next, once the consumer has heard of it."""
+    """A message that is put while the first is in flight is next, once the consumer has noticed it."""
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks, kind="priority")
     async with session.transaction() as tx:
@@ -72,7 +72,7 @@ async def test_an_urgent_message_overtakes_all_except_the_one_in_flight(
     assert await curator.shown("c") == [b"0"]
     await queue.put(b"urgent", priority=1)
     async with asyncio.timeout(60):
-        while await curator.ask("cached", "c") != "11":  # noqa: ASYNC110 - the peer is asked
+        while await curator.ask("cached", "c") != "11":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     await curator.ask("go", "c")
     assert await curator.shown("c") == [b"urgent"]
@@ -105,14 +105,14 @@ async def test_a_message_that_is_never_due_delays_no_other(
     await curator.ask("consume", "c", "delay", path, locks, "show", 1)
     await queue.put(b"now")
     assert await curator.shown("c") == [b"now"]
-    await left(queue, 1)
+    await wait_for_size(queue, 1)
     assert await curator.shown_until_now("c") == []
 
 
 async def test_messages_with_ten_random_due_times_are_delivered_in_order(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """All of them due by then, so that the order is the names' alone."""
+    """All messages are due, so that only their names determine the order."""
     locks, chance = f"{path}-locks", Random(path)
     queue = session.curator_queue(path, lock_path=locks, kind="delay")
     moments = [round(time.time() * 1000) - 1000 + chance.randrange(1000) for _ in range(10)]
@@ -153,14 +153,14 @@ async def test_messages_with_a_hundred_random_ids_are_delivered_in_put_order(
     queue = session.curator_queue(path, lock_path=locks, kind="id")
     ids = [str(chance.random()) for _ in range(100)]
     await curator.ask("open", "q", "id", path, locks, 0)
-    for one in ids:
-        await curator.ask("put", "q", one.encode().hex(), one)
-    assert await awaited(session, queue, 100) == [one.encode() for one in ids]
+    for item_id in ids:
+        await curator.ask("put", "q", item_id.encode().hex(), item_id)
+    assert await awaited(session, queue, 100) == [item_id.encode() for item_id in ids]
     async with session.transaction() as tx:
-        for one in ids:
-            tx.put(queue, one.encode(), key=one)
+        for item_id in ids:
+            tx.put(queue, item_id.encode(), key=item_id)
     await curator.ask("consume", "c", "id", path, locks, "show", 1)
-    assert await curator.shown("c", 100) == [one.encode() for one in ids]
+    assert await curator.shown("c", 100) == [item_id.encode() for item_id in ids]
 
 
 # -- the simple queue
@@ -182,7 +182,7 @@ async def test_an_empty_simple_queue_returns_nothing_to_either_side(
 async def test_each_side_takes_the_oldest_message_that_the_other_left(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """What is taken is the oldest, and what is looked at is the oldest that is left, down to the last."""
+    """A take returns the oldest message, and a peek the oldest remaining one, until the queue is empty."""
     queue = session.curator_queue(path, kind="simple")
     await queue.put_many(THOUSAND)
     assert await curator.ask("element", path) == THOUSAND[0].hex()
@@ -212,7 +212,7 @@ async def test_a_waiting_take_of_a_simple_queue_gets_a_later_message_of_the_othe
     queue = session.curator_queue(path, kind="simple")
     for body in (b"Hello World0", b"Hello World1"):
         waiting = asyncio.create_task(awaited(session, queue, 1))
-        await asyncio.sleep(0.3)  # in vain, if it were not patient
+        await asyncio.sleep(0.3)  # longer than a take without waiting
         assert await curator.ask("offer", path, body.hex()) == "true"
         assert await waiting == [body]
         taking = asyncio.create_task(curator.ask("take", path))
@@ -227,9 +227,9 @@ async def test_a_waiting_take_of_a_simple_queue_gets_a_later_message_of_the_othe
 async def test_full_shards_cause_new_ones_up_to_the_maximum(
     session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
-    """Two sessions that put at the same time add the same shard, not one each."""
+    """Two sessions that put at the same time add the same shard, not two shards."""
     threshold, most = 5, 3
-    sides = [one.curator_shards(path, threshold=threshold, max_queues=most) for one in (session, other)]
+    sides = [opened.curator_shards(path, threshold=threshold, max_queues=most) for opened in (session, other)]
     for _ in range(threshold * (most + 1) // 2):
         await asyncio.gather(*(shards.put(b"x") for shards in sides))
     names = await server_view.children(path)
@@ -251,14 +251,14 @@ async def test_messages_put_into_shards_directly_and_in_a_transaction_are_taken(
     await shards.put(b"one")
     async with session.transaction() as tx:
         tx.put(await shards.emptiest(), b"two")
-    one, two = await shards.queues()
-    assert sorted([*await drained(session, one), *await drained(session, two)]) == [b"one", b"two"]
+    first, second = await shards.queues()
+    assert sorted([*await drained(session, first), *await drained(session, second)]) == [b"one", b"two"]
 
 
 async def test_we_and_a_java_sharder_see_each_others_shards(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """Its leader adds a shard when one is full, ours when all are; both end with the same shards, restarted too."""
+    """Its leader adds a shard when one is full, we when all are; both have the same shards, also after a restart."""
     locks, leader = f"{path}-locks", f"{path}-leader"
     shards = session.curator_shards(
         path, lock_path=lambda shard: f"{locks}/{shard.rpartition('/')[2]}", threshold=2, max_queues=4
@@ -266,7 +266,7 @@ async def test_we_and_a_java_sharder_see_each_others_shards(
 
     async def both_have(count: int) -> None:
         async with asyncio.timeout(60):
-            while int(await curator.ask("shards", "s")) != count or len(await shards.queues()) != count:  # noqa: ASYNC110 - both are asked
+            while int(await curator.ask("shards", "s")) != count or len(await shards.queues()) != count:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
 
     assert await curator.ask("shard", "s", path, leader, locks, 2, 2) == "1"

@@ -1,4 +1,4 @@
-"""The behaviour that Curator's own tests of its plain queue show, on a queue shared with us; see README.md here."""
+"""The behaviour in Curator's own tests of its plain queue, on a queue that it shares with us; see README.md."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ async def test_a_failed_message_is_redelivered_to_its_java_consumer(
     assert await curator.shown_until_now("c") == []
 
 
-async def test_a_message_requeued_by_java_goes_unchanged_to_the_end_and_is_taken_here(
+async def test_a_message_requeued_by_java_goes_unchanged_to_the_end_and_is_taken_by_us(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    """Its REQUEUE makes another item, with the same bytes and a name of the same length."""
+    """Its REQUEUE creates another item with the same bytes and a name of the same length."""
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put_multi([b"first", b"second"])
@@ -70,7 +70,7 @@ async def test_a_message_requeued_by_java_goes_unchanged_to_the_end_and_is_taken
     assert await curator.shown("c") == [b"first"]
     assert await server_view.children(locks) == [before]
     await curator.ask("go", "c")
-    assert await curator.shown("c") == [b"behind"]  # and in its hand, so that it takes nothing else
+    assert await curator.shown("c") == [b"behind"]  # its consumer holds this message, so that it takes no other one
     (after,) = set(await server_view.children(path)) - {behind}
     assert after > behind
     assert len(after) == len(before)
@@ -107,7 +107,7 @@ async def test_a_failed_message_is_deleted_by_either_side_in_delete_mode(
 async def test_messages_of_a_failing_consumer_are_handled_by_a_java_one(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    """Ours fails from its eleventh message on, and what failed is handled by the Java one."""
+    """Our consumer fails from its eleventh message on, and the Java consumer handles the failed messages."""
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await curator.ask("open", "q", "queue", path, locks, 0)
@@ -188,13 +188,14 @@ async def test_one_consumer_gets_messages_of_producers_of_both_sides_once(
 async def test_each_put_is_reported_once_when_it_is_stored(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """Their put listener is called for each; ours is the put's return."""
+    """Curator calls its put listener for each message; our put returns."""
     queue = session.curator_queue(path)
     await curator.ask("open", "q", "queue", path, "-", 0)
     for body in TEN:
         await curator.ask("put", "q", body.hex())
     assert await curator.ask("flush", "q", 0) == "true"
-    assert await curator.ask("completed", "q", 10) == "10"  # waits: they end a flush before that
+    # Waits, since a flush of Curator may end before its listeners are called.
+    assert await curator.ask("completed", "q", 10) == "10"
     assert await queue.size() == 10
     for number, body in enumerate(TEN, 11):
         await queue.put(body)
@@ -204,7 +205,7 @@ async def test_each_put_is_reported_once_when_it_is_stored(
 async def test_a_put_is_pending_until_the_server_stores_it(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, path: str, server_view: Observer
 ) -> None:
-    """Their flush, which fails while a put is in progress; here the put itself is waited for."""
+    """The counterpart of Curator's flush, which fails while a put is in progress: our put waits."""
     session = await open_session(zookeeper_proxy.hosts, session_timeout=30)
     queue = session.curator_queue(path)
     await queue.put(b"before")
@@ -237,12 +238,12 @@ async def test_an_idle_consumer_gets_new_messages_after_its_session_expired(
 async def test_several_bounded_producers_and_consumers_keep_the_bound(
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    """Two producers of ours and a Java one, bounded to ten; the bound may be exceeded by the puts in progress."""
+    """Two of our producers and a Java producer have a bound of ten, which the puts in progress may exceed."""
     most, each, locks = 10, 60, f"{path}-locks"
-    queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
+    queues = [opened.curator_queue(path, lock_path=locks) for opened in (session, other)]
     await queues[0].configure(zq.QueueConfig(max_size=most))
     await curator.ask("open", "q", "queue", path, locks, most)
-    seen: list[int] = []
+    sizes: list[int] = []
 
     async def ours(queue: zq.CuratorQueue[bytes]) -> None:
         for _ in range(each):
@@ -254,7 +255,7 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
 
     async def look() -> None:
         while True:
-            seen.append(len(await server_view.children(path)))
+            sizes.append(len(await server_view.children(path)))
 
     looking = asyncio.create_task(look())
     puts = asyncio.gather(*(ours(queue) for queue in queues), theirs())
@@ -262,13 +263,13 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
     await puts
     looking.cancel()
     assert Counter(bodies) == {b"ours": 2 * each, b"theirs": each}
-    assert max(seen) <= 2 * most
+    assert max(sizes) <= 2 * most
 
 
 async def test_a_full_bounded_queue_accepts_a_put_when_a_message_is_handled(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """One at a time: a put that does not fit in time stores nothing, and fits when there is room again."""
+    """The size is one: a put without capacity stores nothing at its timeout, and a later one waits for capacity."""
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.configure(zq.QueueConfig(max_size=1))
@@ -280,7 +281,7 @@ async def test_a_full_bounded_queue_accepts_a_put_when_a_message_is_handled(
     assert await queue.size() == 1
     for last, body in ((b"1", b"3"), (b"3", b"4"), (b"4", b"5")):
         waiting = asyncio.create_task(queue.put(body, timeout=60))
-        await curator.ask("go", "c")  # it is done with the last one
+        await curator.ask("go", "c")  # it finishes the previous message
         await waiting
         assert await curator.shown("c") == [body], last
     await curator.ask("go", "c")

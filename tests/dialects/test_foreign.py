@@ -88,10 +88,10 @@ async def test_a_corrupt_item_becomes_a_dead_letter_and_stops_no_consumer(
     await server_view.create(f"{path}/queue-0000000007", CORRUPT[what])
     await server_view.create(f"{path}/not-an-item", b"of somebody else")
     await queue.put(b"behind")
-    await server_view.create(f"{path}/queue-9000000000", frame([]))  # holds nothing
+    await server_view.create(f"{path}/queue-9000000000", frame([]))  # an item without messages
     assert sorted(await drained(session, queue)) == [b"before", b"behind"]
     async with asyncio.timeout(60):
-        while await server_view.children(path) != ["not-an-item"]:  # noqa: ASYNC110 - the server is asked
+        while await server_view.children(path) != ["not-an-item"]:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     (dead,) = await queue.dead_letters.peek()
     assert dead.body == CORRUPT[what]
@@ -154,7 +154,7 @@ async def test_an_expired_session_loses_its_retry_locks_and_continues(
     forget = session.on_connection_state(states.append)
     await expire(session)
     assert await awaited(session, queue, 1) == [b"fails"]
-    await asyncio.sleep(1.6)  # the retry of the session that is over comes to nothing
+    await asyncio.sleep(1.6)  # the retry of the ended session has no effect
     await queue.put(b"next")
     assert await awaited(session, queue, 1) == [b"next"]
     forget()
@@ -168,7 +168,7 @@ async def test_a_put_creates_a_vanished_queue_again(session: zq.QueueSession, pa
     await queue.put(b"1")
     waiting = asyncio.create_task(awaited(session, queue, 2))
     async with asyncio.timeout(60):
-        while await server_view.children(path):  # noqa: ASYNC110 - the server is asked
+        while await server_view.children(path):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     await server_view.delete(path)
     await server_view.delete(f"{path}-locks")
@@ -187,7 +187,7 @@ async def test_an_item_locked_by_another_program_is_not_touched(
     assert (await queue.size(), await queue.claimed(), await queue.purge()) == (1, 1, 0)
     waiting = asyncio.create_task(awaited(session, queue, 1))
     await asyncio.sleep(0.3)
-    await server_view.delete(f"{path}-locks/{held}")  # it failed, or died
+    await server_view.delete(f"{path}-locks/{held}")  # its holder failed or died
     assert await waiting == [b"held"]
 
 
@@ -211,7 +211,7 @@ async def test_settings_and_calls_that_foreign_queues_do_not_support_are_refused
     with pytest.raises(zq.InvalidOptionError, match="shards=3"):
         await queue.configure(zq.QueueConfig(shards=3))
     with pytest.raises(zq.InvalidOptionError, match="leases are not supported"):
-        queue.leases  # noqa: B018 - asking is enough
+        queue.leases  # noqa: B018 - the access raises
     with pytest.raises(zq.InvalidOptionError, match="no tags"):
         async with session.transaction() as tx:
             await tx.take(queue, filters=zq.Filter("kind", "eq", "x"))
@@ -259,7 +259,7 @@ async def test_a_lock_path_among_the_items_is_refused_and_a_lock_folder_below_a_
 async def test_puts_skip_item_names_that_are_already_taken(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
-    """A queue that was copied to another ensemble, each item under its name, has a counter below its items."""
+    """If a queue was copied to another ensemble with the names of its items, its counter is lower than these."""
     copied = range(30, 30 + 3 * 64)
     for number in copied:
         await server_view.create(f"{path}/queue-{number:010d}", frame([b"copied"]))

@@ -1,4 +1,4 @@
-"""A queue shared with kazoo clients, which run in a process of their own."""
+"""A queue shared with kazoo clients, which run in a separate process."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ BODIES = [b"plain", b"", b"\x00\xff\x01", b"\x00\x01\x00\x01", b"a" * 2000]
 
 
 async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
-    """Take all that there is, one after the other."""
+    """Take all waiting messages, one by one."""
     return [message.body for message in await taken(session, queue, None)]
 
 
 async def awaited(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
-    """Take this many messages, one after another, however long they take to arrive."""
+    """Take this many messages one by one, however long they take to arrive."""
     return [message.body for message in await taken(session, queue, count)]
 
 
-async def left(queue: zq.Queue[bytes], count: int) -> None:
-    """Wait until there are so many: a peer removes what its consumer has been shown after that."""
+async def wait_for_size(queue: zq.Queue[bytes], count: int) -> None:
+    """Wait until the queue has this many messages, because a peer removes a message after its consumer got it."""
     async with asyncio.timeout(PATIENCE):
-        while await queue.size() != count:  # noqa: ASYNC110 - the server is asked
+        while await queue.size() != count:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
 
 
 async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int | None) -> list[zq.Message[bytes]]:
-    """Take up to this many messages, or all, each in a separate transaction."""
+    """Take this many messages, or all for None, each in a separate transaction."""
     messages: list[zq.Message[bytes]] = []
     while count is None or len(messages) < count:
         async with session.transaction() as tx:
             message = await tx.take(queue, timeout=0 if count is None else PATIENCE)
         if message is None:
-            assert count is None, f"{len(messages)} of {count} have come"
+            assert count is None, f"{len(messages)} of {count} have arrived"
             break
         messages.append(message)
     return messages

@@ -1,4 +1,4 @@
-"""The behaviour that kazoo's own tests of its queues show, on queues shared with us; see README.md here."""
+"""The behaviour in kazoo's own tests of its queues, on queues that it shares with us; see README.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def locking(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def place(path: str, *, locking: bool) -> str:
-    """Where the queue lies; the peer knows its kind by the name."""
+    """The path of the queue, whose name tells the peer its kind."""
     return f"{path}-locking" if locking else path
 
 
@@ -91,7 +91,7 @@ async def test_both_sides_count_each_others_messages_and_take_them_in_order(
     assert await kazoo.ask("len", place) == 0
 
 
-async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(
+async def test_the_most_urgent_message_comes_first_and_the_oldest_of_equal_priority(
     session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
 ) -> None:
     queue = session.kazoo_queue(place, locking=locking)
@@ -129,7 +129,7 @@ async def test_kazoo_gets_and_holds_its_unconsumed_message_and_we_do_not_get_it(
 async def test_we_hold_a_message_until_the_commit_and_cannot_commit_it_twice(
     session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
-    """Their consume, which is true once; and their lock, which ours is to kazoo."""
+    """kazoo's consume is true only once; for kazoo, our lock is like its own."""
     place = f"{path}-locking"
     queue = session.kazoo_queue(place)
     await kazoo.ask("put", place, b"one".hex(), 100)
@@ -164,15 +164,15 @@ async def test_each_side_takes_a_message_that_the_other_released(
 async def test_one_of_several_concurrent_consumers_gets_a_message(
     session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
-    """Each looks once; two of them find it locked."""
+    """Each takes without waiting; two of them find the message locked."""
     place = f"{path}-locking"
     await session.kazoo_queue(place).put(b"one")
-    got = await asyncio.gather(kazoo.get(place, 0), *(take_and_hold(one, place) for one in (session, other)))
+    got = await asyncio.gather(kazoo.get(place, 0), *(take_and_hold(opened, place) for opened in (session, other)))
     assert (got.count(b"one"), got.count(None)) == (1, 2)
 
 
 async def take_and_hold(session: zq.QueueSession, place: str) -> bytes | None:
-    """Take what is there now, and hold it for as long as the session lasts."""
+    """Take a message without waiting, and hold it until the session ends."""
     tx = await session.transaction().__aenter__()
     message = await tx.take(session.kazoo_queue(place))
     return None if message is None else message.body

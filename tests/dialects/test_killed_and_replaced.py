@@ -23,16 +23,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 MESSAGES = 5000
 MOST_LOCKS_PER_MESSAGE = 1.1
-#: Of each of ours: seconds for a message, and how many at a time.
+#: For each of our consumers: seconds per message, and the concurrency.
 OURS = [(0.01, 8), (0.02, 4)]
-#: Of each Curator: milliseconds for a message.
+#: For each Curator: milliseconds per message.
 CURATORS = [1, 20]
-#: All are killed when no more than these are left.
+#: All consumers are killed when at most these numbers of messages are left.
 KILLED_AT = [4000, 2500]
 
 
 class Worker:
-    """A process of ours, and what it has handled."""
+    """One of our processes, and the messages that it has handled."""
 
     def __init__(self, process: asyncio.subprocess.Process, handled: set[bytes]) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""Our consumers and other programs' on one queue: each message once, locks respected, dead holders replaced."""
+"""Our and other programs' consumers on one queue: each message once, locks respected, dead holders replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 
-from .test_kazoo import awaited, left
+from .test_kazoo import awaited, wait_for_size
 
 if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
@@ -27,12 +27,12 @@ MESSAGES = 1000
 
 
 async def consumed(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
-    """Take whatever comes, until all has been taken, by whomever."""
+    """Take messages until the queue is empty, whichever consumer takes them."""
     consumer = queue.consume(prefetch=4)
 
     async def stop_when_empty() -> None:
         try:
-            await left(queue, 0)
+            await wait_for_size(queue, 0)
         finally:
             consumer.stop()
 
@@ -50,9 +50,10 @@ async def test_two_sessions_and_curator_threads_take_each_of_a_thousand_messages
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
-    queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
+    queues = [opened.curator_queue(path, lock_path=locks) for opened in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
-    ours = [await awaited(session, queues[0], 1), list[bytes]()]  # however quick each is, the other has had something
+    # So that each has at least one message, however fast they are.
+    ours = [await awaited(session, queues[0], 1), list[bytes]()]
     await curator.ask("consume", "c", "queue", path, locks, "show", 4)
     theirs = await curator.shown("c")
     await asyncio.gather(*(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True)))
@@ -66,9 +67,10 @@ async def test_two_sessions_and_kazoo_take_each_of_a_thousand_messages_once(
     session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
     path = f"{path}-locking"
-    queues = [one.kazoo_queue(path) for one in (session, other)]
+    queues = [opened.kazoo_queue(path) for opened in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
-    ours = [await awaited(session, queues[0], 1), list[bytes]()]  # as above
+    # So that each has at least one message, however fast they are.
+    ours = [await awaited(session, queues[0], 1), list[bytes]()]
     first = await kazoo.get(path, 30)
     assert first is not None
     assert await kazoo.ask("consume", path)
@@ -80,7 +82,7 @@ async def test_two_sessions_and_kazoo_take_each_of_a_thousand_messages_once(
     assert await server_view.children(f"{path}/taken") == []
 
 
-async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_killed(
+async def test_we_take_a_message_held_by_curator_only_after_curator_is_killed(
     session: zq.QueueSession,
     curator: Curator,
     start_curator: StartCurator,
@@ -88,21 +90,21 @@ async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_kil
     path: str,
     server_view: Observer,
 ) -> None:
-    """We hear of it at once. An idle Curator hears of it with the next put: it watches the items, not the locks.
+    """We notice the end at once. An idle Curator notices it at the next put, since it watches items and not locks.
 
-    That is so among Curators alone, as here in the second queue.
+    Curators behave in the same way without us, as the second queue shows.
     """
-    holder, locks, among_them = await start_curator(), f"{path}-locks", f"{path}-2"
+    holder, locks, curators_only = await start_curator(), f"{path}-locks", f"{path}-2"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"held")
-    await holder.ask("open", "q", "queue", among_them, f"{among_them}-locks", 0)
+    await holder.ask("open", "q", "queue", curators_only, f"{curators_only}-locks", 0)
     await holder.ask("put", "q", b"held".hex())
     await holder.ask("consume", "c", "queue", path, locks, "hold", 1)
-    await holder.ask("consume", "d", "queue", among_them, f"{among_them}-locks", "hold", 1)
+    await holder.ask("consume", "d", "queue", curators_only, f"{curators_only}-locks", "hold", 1)
     assert await holder.shown("c") == await holder.shown("d") == [b"held"]
-    await curator.ask("consume", "idle", "queue", among_them, f"{among_them}-locks", "show", 1)
-    async with asyncio.timeout(60):  # until it has found it locked, and waits for something else
-        while await curator.ask("cached", "idle") != "1" or await curator.ask("waiting", "idle") != "true":  # noqa: ASYNC110 - the peer is asked
+    await curator.ask("consume", "idle", "queue", curators_only, f"{curators_only}-locks", "show", 1)
+    async with asyncio.timeout(60):  # until it has found the message locked, and waits
+        while await curator.ask("cached", "idle") != "1" or await curator.ask("waiting", "idle") != "true":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     async with session.transaction() as tx:
         assert await tx.take(queue, timeout=1) is None
@@ -112,16 +114,16 @@ async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_kil
     assert taken is not None
     assert taken.body == b"held"
     assert await queue.size() == 0
-    await server_view.until(lambda: not server_view._children(f"{among_them}-locks"))
+    await server_view.until(lambda: not server_view._children(f"{curators_only}-locks"))
     await asyncio.sleep(1)
     assert await curator.shown_until_now("idle") == []
-    assert len(await server_view.children(among_them)) == 1
-    await curator.ask("open", "q", "queue", among_them, f"{among_them}-locks", 0)
+    assert len(await server_view.children(curators_only)) == 1
+    await curator.ask("open", "q", "queue", curators_only, f"{curators_only}-locks", 0)
     await curator.ask("put", "q", b"wakes it".hex())
     assert await curator.shown("idle", 2) == [b"held", b"wakes it"]
 
 
-async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_release(
+async def test_we_take_a_message_held_by_kazoo_only_after_a_kill_or_a_release(
     session: zq.QueueSession, start_kazoo: StartKazoo, die: Die, path: str
 ) -> None:
     kazoo, path = await start_kazoo(), f"{path}-locking"
@@ -148,7 +150,7 @@ async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_rele
     assert message.body == b"of the dead"
 
 
-async def test_kazoo_takes_a_message_held_here_only_after_its_release(
+async def test_kazoo_takes_a_message_that_we_hold_only_after_its_release(
     kazoo: Kazoo, open_session: Opener, path: str
 ) -> None:
     path, session = f"{path}-locking", await open_session()
@@ -201,8 +203,8 @@ async def test_messages_of_our_killed_process_go_to_any_other_consumer(
     kind: str,
     server_view: Observer,
 ) -> None:
-    """Of two queues: what was held in one is taken over by them, in the other by us."""
-    for_them, for_us = f"{path}-1-locking", f"{path}-2-locking"
+    """The process holds messages in two queues; the peer takes over those of one, and we those of the other."""
+    for_peer, for_us = f"{path}-1-locking", f"{path}-2-locking"
 
     def of(place: str) -> zq.Queue[bytes]:
         if kind == "kazoo":
@@ -220,20 +222,20 @@ async def test_messages_of_our_killed_process_go_to_any_other_consumer(
             process.kill()
             await process.wait()
 
-    await asyncio.gather(hold_and_be_killed(for_them), hold_and_be_killed(for_us))
+    await asyncio.gather(hold_and_be_killed(for_peer), hold_and_be_killed(for_us))
     async with session.transaction() as tx:
         message = await tx.take(of(for_us), timeout=60)
     assert message is not None
     assert message.body == b"held"
     if kind == "kazoo":
-        assert await kazoo.get(for_them, 60) == b"held"
-        assert await kazoo.ask("consume", for_them)
+        assert await kazoo.get(for_peer, 60) == b"held"
+        assert await kazoo.ask("consume", for_peer)
     else:
-        locks = f"{for_them}-locks"
-        await curator.ask("consume", "c", "queue", for_them, locks, "show", 1)
+        locks = f"{for_peer}-locks"
+        await curator.ask("consume", "c", "queue", for_peer, locks, "show", 1)
         await server_view.until(lambda: not server_view._children(locks))
-        # Nothing tells an idle Curator that a lock has gone; what is put next does.
-        await of(for_them).put(b"wakes it")
-        await server_view.until(lambda: not server_view._children(for_them))
+        # An idle Curator does not notice the removal of a lock, only the next put.
+        await of(for_peer).put(b"wakes it")
+        await server_view.until(lambda: not server_view._children(for_peer))
         assert sorted(await curator.shown_until_now("c")) == [b"held", b"wakes it"]
-    assert (await of(for_them).size(), await of(for_us).size()) == (0, 0)
+    assert (await of(for_peer).size(), await of(for_us).size()) == (0, 0)

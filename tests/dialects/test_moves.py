@@ -17,7 +17,7 @@ from aiozkqueue.operations import mover
 from aiozkqueue.queue.commit import transfer as transferring
 from aiozkqueue.session.internals import core_of
 
-from .test_kazoo import drained, left, taken
+from .test_kazoo import drained, taken, wait_for_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,13 +40,13 @@ def locked(session: zq.QueueSession, path: str, kind: CuratorKind = "queue") -> 
 
 async def ended(session: zq.QueueSession, reference: str) -> MoveStatus:
     async with asyncio.timeout(60):
-        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the server is asked
+        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     return status
 
 
 async def moved(session: zq.QueueSession, source: zq.Queue[bytes], target: zq.Queue[bytes]) -> int:
-    """Move all, and return how many messages that were."""
+    """Move all messages, and return their number."""
     status = await ended(session, await session.admin.moves.start(source, target))
     assert (status.state, status.error) == ("done", None)
     assert (status.source, status.target) == (source.name, target.name)
@@ -54,7 +54,7 @@ async def moved(session: zq.QueueSession, source: zq.Queue[bytes], target: zq.Qu
 
 
 async def emptied(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
-    """Take all that there is, many at a time."""
+    """Take all waiting messages, many at a time."""
     bodies: list[bytes] = []
     while await queue.size():
         async with session.transaction() as tx:
@@ -153,7 +153,7 @@ async def test_an_item_too_large_for_one_request_is_moved_in_parts_and_in_order(
     assert await emptied(session, target) == [*small, *large, b"behind"]
 
 
-async def test_a_bounded_target_takes_the_messages_of_one_item_as_there_is_room(
+async def test_a_bounded_target_takes_the_messages_of_one_item_as_it_has_capacity(
     session: zq.QueueSession, other: zq.QueueSession, path: str
 ) -> None:
     source, target = locked(session, path), session.queue("narrow")
@@ -236,7 +236,7 @@ async def test_a_move_from_curator_to_kazoo_keeps_the_offset_from_the_default_pr
     ]
 
 
-# -- what others hold
+# -- messages held by other programs
 
 
 async def test_a_message_held_by_curator_stays_until_it_is_handled_and_the_rest_is_moved(
@@ -250,7 +250,7 @@ async def test_a_message_held_by_curator_stays_until_it_is_handled_and_the_rest_
     (held, free) = await server_view.children(path)
     reference = await session.admin.moves.start(source, target)
     await server_view.gone(f"{path}/{free}")
-    await left(target, 1)
+    await wait_for_size(target, 1)
     assert await server_view.exists(f"{path}/{held}")
     assert (await session.admin.moves.status(reference)).state == "running"
     await curator.ask("go", "c")
@@ -283,7 +283,7 @@ async def test_a_message_held_by_kazoo_stays_until_its_release(
     assert await kazoo.get(path) == b"held"
     await source.put(b"free")
     reference = await session.admin.moves.start(source, target)
-    await left(target, 1)
+    await wait_for_size(target, 1)
     assert (await session.admin.moves.status(reference)).state == "running"
     await kazoo.ask("release", path)
     assert (await ended(session, reference)).moved == 2
@@ -313,12 +313,12 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     statuses = [await ended(session, reference) for reference in references]
     assert [status.error for status in statuses] == [None, None]
     await server_view.until(lambda: not server_view._children(path), 60)
-    there = await emptied(session, target)
+    in_target = await emptied(session, target)
     async with asyncio.timeout(60):  # without locks, Curator deletes an item before it handles its ten messages
-        while len(shown := await curator.shown_until_now("c")) + len(there) < len(bodies):  # noqa: ASYNC110 -- Curator's process handles them
+        while len(shown := await curator.shown_until_now("c")) + len(in_target) < len(bodies):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.1)
-    assert sorted([*shown, *there]) == sorted(bodies)
-    assert sum(status.moved for status in statuses) == len(there) > 0
+    assert sorted([*shown, *in_target]) == sorted(bodies)
+    assert sum(status.moved for status in statuses) == len(in_target) > 0
     assert len(shown) > 0
 
 
@@ -352,15 +352,15 @@ async def test_a_killed_move_from_a_queue_that_curator_consumes_is_finished(
     assert process.stdout is not None
     reference = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
     async with asyncio.timeout(60):
-        while await target.size() == 0:  # noqa: ASYNC110 - another process fills it
+        while await target.size() == 0:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.005)
     process.kill()
     await process.wait()
     await server_view.gone(f"{queue_root}/.moves/{reference}/runner")
-    if (await session.admin.moves.status(reference)).state == "running":  # it may have been quicker than the signal
+    if (await session.admin.moves.status(reference)).state == "running":  # the move may have ended before the signal
         assert await session.admin.moves.resume() == 1
     assert (await ended(session, reference)).state == "done"
-    await left(source, 0)
+    await wait_for_size(source, 0)
     shown = await curator.shown_until_now("c")
     assert sorted([first, *shown, *await emptied(session, target)]) == bodies
 
@@ -380,7 +380,7 @@ async def test_each_of_five_hundred_unlocked_messages_is_either_taken_by_kazoo_o
 
 
 async def split(server_view: Observer, path: str, name: str, bodies: list[bytes]) -> None:
-    """Split an item in one transaction, as a consumer does."""
+    """Split an item in a transaction, as a consumer does."""
     parts = {f"{path}/{name}-p{number:08d}": frame([body]) for number, body in enumerate(bodies)}
     await server_view.replace([f"{path}/{name}", f"{path}-locks/{name}"], parts)
 
@@ -392,10 +392,10 @@ async def test_an_item_split_after_the_start_of_a_move_is_moved_and_a_later_put_
     await source.put_multi([b"one", b"two", b"three"])
     (name,) = await server_view.children(path)
     lock = f"{path}-locks/{name}"
-    await server_view.create(lock, b"somebody", ephemeral=True)  # the move has to wait
+    await server_view.create(lock, b"somebody", ephemeral=True)  # the move must wait
     await source.put(b"free")
     reference = await session.admin.moves.start(source, target)
-    await left(target, 1)
+    await wait_for_size(target, 1)
     await theirs.put_multi([b"later", b"still later"])
     await split(server_view, path, name, [b"one", b"two", b"three"])
     assert (await ended(session, reference)).moved == 4
@@ -412,7 +412,7 @@ async def test_a_move_from_a_copied_queue_leaves_later_puts_with_lower_numbers(
     await server_view.create(f"{path}-locks/{copied}", b"somebody", ephemeral=True)
     await source.put(b"free")
     reference = await session.admin.moves.start(source, target)
-    await left(target, 1)
+    await wait_for_size(target, 1)
     await source.put(b"later")
     await split(server_view, path, copied, [b"one", b"two"])
     assert (await ended(session, reference)).moved == 3
@@ -428,8 +428,8 @@ async def test_parts_of_items_put_after_a_counter_reset_are_not_moved(
     (name, _) = await server_view.children(path)
     await server_view.create(f"{path}-locks/{name}", b"somebody", ephemeral=True)
     reference = await session.admin.moves.start(source, target)
-    await left(target, 1)
-    await server_view.delete_at_once(path)  # consumed, and the empty folder removed by the server
+    await wait_for_size(target, 1)
+    await server_view.delete_at_once(path)  # as if the item was consumed and the server removed the empty folder
     await server_view.create(f"{path}/{name}", frame([b"three"]))
     await server_view.create(f"{path}/{name}-p00000000", frame([b"four"]))
     await server_view.delete(f"{path}-locks/{name}")
@@ -437,7 +437,7 @@ async def test_parts_of_items_put_after_a_counter_reset_are_not_moved(
     assert sorted(await drained(session, source)) == [b"four", b"three"]
 
 
-# -- what cannot be moved
+# -- refused moves
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ async def test_a_corrupt_item_is_refused_at_the_start_of_a_move_and_stays_if_fou
     (held, _) = await server_view.children(path)
     await server_view.create(f"{path}-locks/{held}", b"somebody", ephemeral=True)
     reference = await session.admin.moves.start(source, target)
-    await left(target, 1)
+    await wait_for_size(target, 1)
     await server_view.set(f"{path}/{held}", b"no frame")
     await server_view.delete(f"{path}-locks/{held}")
     status = await ended(session, reference)
@@ -536,7 +536,7 @@ async def test_a_move_between_queues_with_the_same_item_folder_is_refused(sessio
             await session.admin.moves.start(source, target)
 
 
-# -- what may happen meanwhile
+# -- changes during a move
 
 
 async def test_a_lock_folder_removed_by_the_server_is_created_again(
@@ -544,7 +544,7 @@ async def test_a_lock_folder_removed_by_the_server_is_created_again(
 ) -> None:
     source, target = locked(session, path), session.queue("target")
     await source.put(b"one")
-    await server_view.delete(f"{path}-locks")  # as the server does with an empty container
+    await server_view.delete(f"{path}-locks")  # as the server removes an empty container
     assert await moved(session, source, target) == 1
     await source.put(b"two")
     await server_view.delete(f"{path}-locks")
@@ -562,8 +562,8 @@ async def test_a_new_item_under_a_reused_name_is_not_touched_by_a_move(
 
     async def frozen(*arguments: Any) -> list[bool | zq.QueueError]:
         monkeypatch.setattr(mover, "transfer", transfer)
-        await expire(session)  # as that of a process that stands still for so long
-        await server_view.delete_at_once(path)  # the item is consumed, and the empty folder removed by the server
+        await expire(session)  # as of a process that is paused for longer than its session timeout
+        await server_view.delete_at_once(path)  # as if the item was consumed and the server removed the empty folder
         await server_view.create(f"{path}/{name}", frame([b"new"]))
         return await transfer(*arguments)
 
@@ -605,7 +605,7 @@ async def test_a_session_with_another_layout_of_the_queue_leaves_the_move_to_oth
     with caplog.at_level(logging.WARNING):
         assert await other.admin.moves.resume() == 1
         async with asyncio.timeout(30):
-            while "move one is left to another session" not in caplog.text:  # noqa: ASYNC110 - a task says so
+            while "move one is left to another session" not in caplog.text:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
     await server_view.gone(f"{queue_root}/.moves/one/runner")
     assert (await session.admin.moves.status("one")).state == "running"

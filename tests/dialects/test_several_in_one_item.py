@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 MESSAGES = 1000
-#: The put writes an item once, and a split writes its messages again.
+#: The maximum bytes written per byte put: the put writes an item, and the split writes its messages again.
 MOST_WRITTEN = 2.5
 
 
@@ -78,7 +78,7 @@ async def by_transactions(session: zq.QueueSession, queue: zq.Queue[bytes], coun
 
 
 class Written:
-    """Bytes that go to items through a proxy."""
+    """The bytes that are written to items through a proxy."""
 
     def __init__(self, proxy: ZooKeeperProxy, path: str) -> None:
         self._prefix = f"{path}/queue-"
@@ -89,7 +89,7 @@ class Written:
         if request.opcode == Opcode.MULTI:
             operations = written_by(request.body)
             self.bytes += sum(len(data) for _, path, data in operations if path.startswith(self._prefix))
-        return False  # nothing is held
+        return False  # hold no request
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ async def test_parts_keep_the_priority_time_and_id_of_their_item(
     expected = [*bodies(3, "a"), *bodies(3, "b"), *bodies(2, "c")]
     if kind == "priority":
         expected = [*expected[6:], *expected[:6]]
-    assert await awaited(session, queue, 1) == expected[:1]  # what is left of that item is in parts
+    assert await awaited(session, queue, 1) == expected[:1]  # the rest of that item is split into parts
     assert await by_consumer(session, queue, len(expected) - 1) == expected[1:]
     if kind == "id":
         await queue.put_multi(bodies(4), **options)
@@ -149,7 +149,7 @@ async def test_parts_keep_the_priority_time_and_id_of_their_item(
 async def test_an_item_near_the_size_limit_of_zookeeper_is_taken_in_order(
     session: zq.QueueSession, path: str, server_view: Observer, count: int, length: int
 ) -> None:
-    """Their parts have several messages each, and are split again; where there is room for none, the item is cut."""
+    """Each part has several messages and is split again; if an item has no space for parts, it is cut."""
     queue, put = locked(session, path), bodies(count, length=length)
     assert await queue.size() == 0
     await server_view.create(f"{path}/queue-0000000000", frame(put))
@@ -164,7 +164,7 @@ async def test_an_item_near_the_size_limit_of_zookeeper_is_taken_in_order(
 async def test_committed_parts_of_an_item_are_not_redelivered_when_their_consumer_dies(
     session: zq.QueueSession, open_session: Opener, path: str, curator: Curator
 ) -> None:
-    """Neither here nor in Java, and what was not committed comes again."""
+    """No consumer, ours or Curator's, gets them again; the messages that were not committed are redelivered."""
     dying = await open_session()
     queue, put = locked(dying, path), bodies(20)
     await queue.put_multi(put)
@@ -180,7 +180,7 @@ async def test_committed_parts_of_an_item_are_not_redelivered_when_their_consume
 async def test_a_part_that_fails_in_java_is_redelivered_under_a_name_of_constant_length(
     session: zq.QueueSession, path: str, start_curator: StartCurator, die: Die, server_view: Observer
 ) -> None:
-    """The ZooKeeper session of the Java side ends: closing its queue interrupts a create, whose lock can then stay."""
+    """The Java session ends at the server, because closing its queue interrupts a create, whose lock can then stay."""
     curator, queue, locks = await start_curator(), locked(session, path), f"{path}-locks"
     await queue.put_multi(bodies(3))
     assert await awaited(session, queue, 1) == bodies(1)
@@ -195,7 +195,7 @@ async def test_a_part_that_fails_in_java_is_redelivered_under_a_name_of_constant
 async def test_parts_have_the_acl_of_their_item(
     zookeeper: str, queue_root: str, path: str, server_view: Observer
 ) -> None:
-    """A session with credentials gives its own znodes to itself only; a Java consumer has none."""
+    """A session with credentials restricts its znodes to itself, and a Java consumer has no credentials."""
     await server_view.create(f"{path}/queue-0000000000", frame(bodies(3)))
     await server_view.create(f"{path}-locks")
     item = await asyncio.to_thread(server_view._client.get_acls, f"{path}/queue-0000000000")

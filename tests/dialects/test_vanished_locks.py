@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 MESSAGES = 100
-#: More than this class of defect needs, and fewer than any batch of claims.
+#: More than this kind of defect needs, and fewer than a batch of claims.
 OLD = 8
 MOST_LOCKS_PER_MESSAGE = 1.1
 
@@ -70,7 +70,7 @@ async def test_changing_old_locks_do_not_hide_later_puts_from_a_consumer(
                 await server_view.create(f"{locks}/{name}", b"10.0.0.1", ephemeral=True)
             for name in batch:
                 await server_view.delete(f"{locks}/{name}")
-        await asyncio.sleep(0.5)  # what is wrong goes on by itself
+        await asyncio.sleep(0.5)  # a defect would continue without traffic
         assert creates.count == 0
         await puts.put_many([b"%d" % number for number in range(MESSAGES)])
     assert len(taking.result()) == 2 * MESSAGES
@@ -92,7 +92,7 @@ async def test_old_locks_of_a_native_queue_do_not_keep_a_consumer_busy(
     config: zq.QueueConfig,
     options: zq.PutOptions,
 ) -> None:
-    """Of groups that are empty, of messages that are gone, and names that nobody has ever locked."""
+    """Locks of empty groups, of removed messages, and of names that no client has ever locked."""
     ours, locks = await open_session(zookeeper_proxy.hosts), f"{queue_root}/jobs/locks"
     await session.queue("jobs").configure(config)
     queue, puts = ours.queue("jobs"), session.queue("jobs")
@@ -106,7 +106,7 @@ async def test_old_locks_of_a_native_queue_do_not_keep_a_consumer_busy(
         for name in (*ids, *groups, "junk", "queue-0000000000"):
             await server_view.create(f"{locks}/lock-{name}", b"junk", ephemeral=True)
             await server_view.delete(f"{locks}/lock-{name}")
-        await asyncio.sleep(0.5)  # what is wrong goes on by itself
+        await asyncio.sleep(0.5)  # a defect would continue without traffic
         assert creates.count == 0
         for number in range(OLD):
             await puts.put(b"%d" % number, **options)

@@ -11,7 +11,7 @@ SESSION_TIMEOUT = 4.0
 
 
 async def work(hosts: str, root: str, path: str, locks: str, pause: float, concurrency: int) -> None:
-    """Handle messages, ``pause`` seconds each."""
+    """Handle messages, each for ``pause`` seconds."""
     async with zq.connect(hosts, root=root, session_timeout=SESSION_TIMEOUT) as session:
 
         async def handle(delivery: zq.Delivery[bytes]) -> None:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from tests.observer import Observer
 
-#: How the first operation of a multi begins on the wire: its type.
+#: The type with which the first operation of a multi begins on the wire.
 _CREATE = (1).to_bytes(4, "big")
 
 
 class Account:
-    """What is below a root, queue by queue."""
+    """The contents below a root, by queue."""
 
     def __init__(self, view: Observer, root: str) -> None:
         self.view = view
@@ -27,7 +27,7 @@ class Account:
         return "/".join((self.root, queue, *below))
 
     async def bodies(self, queue: str, folder: str = "items") -> list[bytes]:
-        """The payloads of a queue, or with ``folder="dlq"`` what its dead letters hold, in the order they were put."""
+        """The payloads of a queue, or of its dead letters with ``folder="dlq"``, in the order of their puts."""
         tree = await self.view.tree(self.path(queue, folder))
         names = sorted((name for name in tree if "/item-" in name), key=lambda name: name.rpartition("-")[2])
         return [tree[name] for name in names]
@@ -36,12 +36,12 @@ class Account:
         return await self.view.children(self.path(queue, "locks"))
 
     async def attempts(self, queue: str) -> list[bytes]:
-        """The attempts recorded of each item of a queue."""
+        """The attempt records of a queue."""
         tree = await self.view.tree(self.path(queue, "meta"))
         return [data for path, data in tree.items() if "/meta-" in path]
 
     async def unlocked(self, queue: str, within: float = 30.0) -> None:
-        """Wait until no lock is left on a queue. Raises: AssertionError, naming those that are."""
+        """Wait until no lock is left on a queue. Raises: AssertionError with the locks that are left."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while locks := await self.locks(queue):
@@ -50,7 +50,7 @@ class Account:
 
 
 def multi_of(*parts: bytes, without: bytes | None = None) -> Callable[[Request], bool]:
-    """Match a multi in whose bytes all these parts occur."""
+    """Match a multi whose bytes contain all these parts."""
 
     def match(request: Request) -> bool:
         return (
@@ -62,7 +62,7 @@ def multi_of(*parts: bytes, without: bytes | None = None) -> Callable[[Request],
     return match
 
 
-#: The requests of the protocols, as they are seen on the wire.
+#: The requests of the protocols, recognised by their bytes.
 CLAIM = multi_of(b"/locks/lock-", without=b"/slot-")
 SETTLE = multi_of(b"/slot-", b"/locks/lock-")
 PUT = multi_of(b"/slot-", b"/items/item-i")
@@ -73,5 +73,5 @@ REGISTRATION = multi_of(b"/consumers/")
 
 
 def slot_creation(request: Request) -> bool:
-    """Match the multi that makes a commit slot."""
+    """Match the multi that creates a commit slot."""
     return request.opcode == Opcode.MULTI and b"/slot-" in request.body and request.body.startswith(_CREATE)

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def quick(embedded_server: Callable[..., EmbeddedZooKeeper]) -> str:
-    """A server with short ticks, so that sessions may be short; without fsync, since no test here loses the machine."""
+    """A server with short ticks, which allow short session timeouts; without fsync, since no test stops the machine."""
     return embedded_server(ServerOptions(tick_time=0.1, fsync=False)).hosts
 
 
 @pytest.fixture
 async def proxy(quick: str) -> AsyncIterator[ZooKeeperProxy]:
-    """A proxy before the quick server."""
+    """A proxy in front of the quick server."""
     async with ZooKeeperProxy(quick) as between:
         yield between
 
 
 @pytest.fixture
 def root() -> str:
-    """A root of this test's own."""
+    """A separate root for this test."""
     return f"/faults-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 async def account(quick: str, root: str) -> AsyncIterator[Account]:
-    """What is stored below the root, asked past the proxy by an independent client."""
+    """The contents below the root, read by an independent client that bypasses the proxy."""
     async with observer(quick) as view:
         yield Account(view, root)

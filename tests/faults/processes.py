@@ -1,4 +1,4 @@
-"""Worker processes for tests, which end with the test."""
+"""Worker processes that end with the test."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Workers:
     def lines(self) -> list[str]:
         return self.journal.read_text().splitlines() if self.journal.exists() else []
 
-    async def told(self, count: int, within: float = 60.0) -> list[str]:
+    async def wait_for_lines(self, count: int, within: float = 60.0) -> list[str]:
         """Wait until the journal has this many lines. Raises: TimeoutError."""
         async with asyncio.timeout(within):
-            while len(lines := await asyncio.to_thread(self.lines)) < count:  # noqa: ASYNC110 - other processes write it
+            while len(lines := await asyncio.to_thread(self.lines)) < count:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.005)
         return lines
 

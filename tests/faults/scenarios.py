@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Scenario:
-    """Prepared, operated under cancellation, then checked: on queues of its own."""
+    """An operation on its own queues: prepared, run under cancellation, then checked."""
 
     policy: ClassVar[zq.Policy | None] = None
     bodies: ClassVar[Sequence[bytes]] = (b"a",)
@@ -43,11 +43,11 @@ class Scenario:
         raise NotImplementedError
 
     async def attempted(self) -> list[int]:
-        """The attempts recorded of each item that is still there."""
+        """The attempts that are recorded for the remaining items."""
         return [json.loads(record)["attempts"] for record in await self.account.attempts(self.source)]
 
     async def moved_or_not(self) -> int:
-        """Assert that each message is in one place and no lock is left; tell how many have been moved."""
+        """Assert that each message is in one place and no lock is left; return how many have been moved."""
         await self.account.unlocked(self.source)
         left = await self.account.bodies(self.source)
         moved = await self.account.bodies(self.target)
@@ -56,7 +56,7 @@ class Scenario:
 
 
 class WholeTransaction(Scenario):
-    """Begin, take, put, commit."""
+    """A transaction that takes, puts and commits."""
 
     transaction: zq.Transaction | None = None
 
@@ -77,13 +77,13 @@ class WholeTransaction(Scenario):
 
 
 class CountedTransaction(WholeTransaction):
-    """The same where attempts are recorded before the message is shown."""
+    """`WholeTransaction` with a policy that records attempts."""
 
     policy = zq.ConsumeTimes(50)
 
 
 class FailingTransaction(Scenario):
-    """A block that raises: rolled back."""
+    """A block that raises and is rolled back."""
 
     async def operate(self) -> None:
         with suppress(ZeroDivisionError):
@@ -100,7 +100,7 @@ class FailingTransaction(Scenario):
 
 
 class TakeOnly(Scenario):
-    """A take is cancelled, and the transaction goes on and commits: it removes what it was shown, and nothing else."""
+    """The take is cancelled; then the transaction commits, and removes only the messages that the take returned."""
 
     limit = 1
 
@@ -123,33 +123,34 @@ class TakeOnly(Scenario):
         await self.block.__aexit__(None, None, None)
         await self.account.unlocked(self.source)
         assert sorted([*self.shown, *await self.account.bodies(self.source)]) == sorted(self.bodies)
-        assert not any(await self.attempted()), "an attempt was counted for what nobody was shown"
+        assert not any(await self.attempted()), "an attempt was counted for a message that was not delivered"
 
 
 class CountedTakeOnly(TakeOnly):
-    """The same where attempts are recorded before the message is shown."""
+    """`TakeOnly` with a policy that records attempts."""
 
     policy = zq.ConsumeTimes(50)
 
 
 class TakeMany(TakeOnly):
-    """More than one claim holds."""
+    """A take of more messages than one claim multi locks."""
 
     limit = 100
     bodies = tuple(b"%03d" % number for number in range(100))
 
 
 class CountedTakeMany(TakeMany):
-    """The same where attempts are recorded."""
+    """`TakeMany` with a policy that records attempts."""
 
     policy = zq.ConsumeTimes(50)
 
 
 class TakeWaiting(TakeOnly):
-    """A patient take, on a queue that is filled while it waits."""
+    """A take that waits on a queue that is filled meanwhile."""
 
     async def operate(self) -> None:
-        filling = asyncio.get_running_loop().create_task(self.queue.put(b"b"), context=Context())  # of no transaction
+        loop = asyncio.get_running_loop()
+        filling = loop.create_task(self.queue.put(b"b"), context=Context())  # outside the transaction
         try:
             message = await self.transaction.take(self.queue, timeout=30)
             self.shown = [] if message is None else [message.body]
@@ -166,7 +167,7 @@ class TakeWaiting(TakeOnly):
 
 
 class Put(Scenario):
-    """One message put: there once, or not at all; there when the call returned."""
+    """A put: its message is stored once or not at all, and it is stored if the call has returned."""
 
     bodies = ()
 
@@ -183,7 +184,7 @@ class Put(Scenario):
 
 
 class PutMany(Scenario):
-    """Several messages put in several requests: a beginning of them, each once."""
+    """Messages put in several requests: the first of them are stored, each once."""
 
     values = tuple(bytes([number]) * 100_000 for number in range(6))
 
@@ -200,7 +201,7 @@ class PutMany(Scenario):
 
 
 class Commit(Scenario):
-    """A commit, then whatever the block does when it is left."""
+    """A commit, and then the end of the block."""
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -224,7 +225,7 @@ class Commit(Scenario):
 
 
 class Rollback(Commit):
-    """A rollback: whatever becomes of its caller, the lock goes."""
+    """A rollback: the lock is removed whether or not the caller is cancelled."""
 
     async def operate(self) -> None:
         await self.transaction.rollback(delay=0)
@@ -236,7 +237,7 @@ class Rollback(Commit):
 
 
 class Loop(Scenario):
-    """`async for`, each message moved by the commit that the loop makes."""
+    """An `async for` loop whose own commits move the messages."""
 
     bodies = (b"a", b"b", b"c", b"d")
     prefetch = 32
@@ -252,25 +253,25 @@ class Loop(Scenario):
 
 
 class LoopOneByOne(Loop):
-    """Each commit is waited for."""
+    """A loop that waits for each commit."""
 
     prefetch = 1
 
 
 class CrowdedLoop(Loop):
-    """As many commits in progress as may be."""
+    """A loop with the maximum number of commits in progress."""
 
     prefetch = 2
 
 
 class CountedLoop(Loop):
-    """The same where attempts are recorded."""
+    """`Loop` with a policy that records attempts."""
 
     policy = zq.ConsumeTimes(50)
 
 
 class EnteredLoop(Loop):
-    """Each delivery is settled by a separate block."""
+    """A loop in which a separate block settles each delivery."""
 
     async def operate(self) -> None:
         async with self.queue.consume(until_idle=0) as deliveries:
@@ -281,14 +282,14 @@ class EnteredLoop(Loop):
 
 
 class Closing(Scenario):
-    """`aclose()` with one delivery in hand and others claimed ahead."""
+    """`aclose()` while one delivery is unsettled and others are claimed ahead."""
 
     bodies = (b"a", b"b", b"c", b"d")
 
     async def prepare(self) -> None:
         await super().prepare()
         self.deliveries = self.queue.consume()
-        for _ in range(2):  # the first is committed by the loop, which shows a pace, and more is claimed ahead
+        for _ in range(2):  # the loop commits the first one, which tells it the pace, so it claims more ahead
             delivery = await anext(self.deliveries)
             delivery.put(self.target, delivery.body)
 
@@ -301,7 +302,7 @@ class Closing(Scenario):
 
 
 class Listening(Scenario):
-    """A listener that runs until it has handled all."""
+    """A listener that runs until it has handled all messages."""
 
     bodies = (b"a", b"b", b"c", b"d")
 
@@ -327,13 +328,13 @@ class Listening(Scenario):
 
 
 class CountedListening(Listening):
-    """The same where attempts are recorded."""
+    """`Listening` with a policy that records attempts."""
 
     policy = zq.ConsumeTimes(50)
 
 
 class ListeningToBatches(Listening):
-    """A listener with batches, whose handler fails a message of each."""
+    """A listener with batches, whose handler fails one message of each batch."""
 
     def listener(self) -> zq.Listener[bytes]:
         handled: set[bytes] = set()
@@ -353,13 +354,13 @@ class ListeningToBatches(Listening):
 
 
 class CountedListeningToBatches(ListeningToBatches):
-    """The same where attempts are recorded."""
+    """`ListeningToBatches` with a policy that records attempts."""
 
     policy = zq.ConsumeTimes(50)
 
 
 class ListeningBlock(Listening):
-    """A listener in the background of a block, stopped while it works."""
+    """A listener that runs during a block and is stopped while it works."""
 
     async def operate(self) -> None:
         async with self.listener():

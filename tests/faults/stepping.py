@@ -1,8 +1,8 @@
-"""Cancellation at every suspension, which a first run counts.
+"""Cancellation at every suspension of an operation.
 
-`Suspensions` is the loop's task factory: each time any task made by it suspends, it counts, and at the chosen count it
-acts, either while the task is suspended or at the moment when what it waits for is there but it has not run yet. An
-operation is run again and again, and cancelled at its 1st, 2nd, 3rd … suspension, until it ends before that one comes.
+`Suspensions` is the loop's task factory. It counts the suspensions of the tasks that it creates and acts at the chosen
+one: either while the task waits, or when the awaited result has arrived and the task has not continued yet. An
+operation is repeated and cancelled at its 1st, 2nd, 3rd … suspension, until a run ends before the chosen one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Operation = Callable[[], Coroutine[Any, Any, object]]
 
-#: How long an operation may take, seconds; one that takes longer hangs.
+#: Seconds that an operation may take; a longer one counts as hanging.
 PATIENCE: Final = 30.0
 
 
 class Moment(enum.Enum):
-    """When the chosen suspension is struck."""
+    """When a cancellation happens at the chosen suspension."""
 
     WAITING = "waiting"
     ANSWERED = "answered"
@@ -41,7 +41,7 @@ class How(enum.Enum):
 
 
 class Suspensions:
-    """Counts the suspensions of the loop's tasks, or of one of them alone."""
+    """Counts the suspensions of the loop's tasks, or of a single task."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,24 +51,25 @@ class Suspensions:
         self._only: asyncio.Task[Any] | None = None
 
     def install(self) -> None:
-        """Watch every task that is made on the running loop from now on."""
+        """Count for every task that is created on the running loop from now on."""
         asyncio.get_running_loop().set_task_factory(self._make)
 
     def arm(
         self, chosen: int, moment: Moment, act: Callable[[], object], *, only: asyncio.Task[Any] | None = None
     ) -> None:
-        """Act at the ``chosen`` suspension from now, of one task or of any."""
+        """Call ``act`` at the ``chosen`` suspension from now on: of the task ``only``, or of any task."""
         self.count, self._chosen, self._moment, self._act, self._only = 0, chosen, moment, act, only
 
     def disarm(self) -> None:
-        """Act no more."""
+        """Do not act at any further suspension."""
         self._act = None
 
     def _make(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(self._watched(coroutine), loop=loop, context=context)
-        task.add_done_callback(lambda _: coroutine.close())  # as asyncio does, if it was cancelled before it began
+        # As asyncio closes the coroutine of a task that was cancelled before it began.
+        task.add_done_callback(lambda _: coroutine.close())
         return task
 
     async def _watched(self, coroutine: Coroutine[Any, Any, Any]) -> object:
@@ -107,16 +108,16 @@ class _Watched(Awaitable[object]):
             except GeneratorExit:
                 coroutine.close()
                 raise
-            except BaseException as error:  # noqa: BLE001 - thrown into the coroutine, which answers to it
+            except BaseException as error:  # noqa: BLE001 - thrown into the coroutine, which handles it
                 step, sent = coroutine.throw, error
 
 
 class _SiblingError(Exception):
-    """Why the task group ends."""
+    """The error that ends the task group."""
 
 
 async def _under(how: How, operation: Operation, arm: Callable[[Callable[[], object]], None]) -> object:
-    """Run an operation where it can be cancelled in one of the ways; tell ``arm`` what cancels it."""
+    """Run an operation so that it can be cancelled in the given way; pass ``arm`` the function that cancels it."""
     task = asyncio.current_task()
     assert task is not None
     if how is How.BY_TIMEOUT:
@@ -140,7 +141,7 @@ async def _under(how: How, operation: Operation, arm: Callable[[Callable[[], obj
                 returned = True
                 other.cancel()
         except BaseExceptionGroup:
-            if not returned:  # else the group heard of it too late to cancel anything: see test_stepping
+            if not returned:  # otherwise the operation had ended before the group could cancel it: see test_stepping
                 raise
         return result
     if how is How.BY_SCOPE:
@@ -162,9 +163,9 @@ async def run_cancelled(
 ) -> tuple[bool, bool]:
     """Run an operation and cancel it at one suspension.
 
-    Returns whether that suspension came, and whether the operation returned as if nothing had been.
+    Returns whether the operation reached that suspension, and whether it returned in spite of the cancellation.
 
-    Raises: TimeoutError when it hangs; whatever it raises besides its cancellation.
+    Raises: TimeoutError if it hangs; any other error of the operation.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""Calls while requests and replies are lost: one reply, in the moment of the commit."""
+"""Calls while requests and replies are lost: one reply, stored by the commit of the handler."""
 
 from __future__ import annotations
 

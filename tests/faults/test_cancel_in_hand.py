@@ -1,4 +1,4 @@
-"""Cancelling a message in hand while requests and replies are lost: the answer is true, and nothing is left."""
+"""Cancelling a message in flight while requests and replies are lost: the outcome is true, and nothing is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def holder(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 @pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
 @pytest.mark.parametrize("fault", ["lose_before", "lose_after"])
-async def test_a_lost_request_or_reply_of_a_cancellation_leaves_a_true_answer(
+async def test_a_cancellation_whose_request_or_reply_is_lost_returns_the_true_outcome(
     proxy: ZooKeeperProxy, root: str, holder: zq.QueueSession, account: Account, fault: str, bundle: int | None
 ) -> None:
     jobs = holder.queue("jobs")
@@ -50,12 +50,12 @@ async def test_a_lost_request_or_reply_of_a_cancellation_leaves_a_true_answer(
         zq.connect(proxy.hosts, root=root, session_timeout=20) as operator,
         holder.listener(jobs, slow, concurrency=40),
     ):
-        while b"7" not in begun:  # noqa: ASYNC110 - the server decides
+        while b"7" not in begun:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
         getattr(proxy, fault)(CANCEL)
         assert await operator.queue("jobs").cancel(id=ids[7], running=True) is zq.Alteration.DONE
         await cancelled.wait()
-        while await jobs.size():  # noqa: ASYNC110 - the listener goes on
+        while await jobs.size():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
@@ -64,7 +64,7 @@ async def test_a_lost_request_or_reply_of_a_cancellation_leaves_a_true_answer(
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
-async def test_a_commit_in_doubt_and_a_cancellation_decide_in_one_order(
+async def test_a_commit_in_doubt_and_a_cancellation_take_effect_in_one_order(
     proxy: ZooKeeperProxy, quick: str, root: str, account: Account, *, applied: bool
 ) -> None:
     async with (
@@ -109,7 +109,9 @@ async def test_a_listener_starts_although_the_request_that_watches_for_cancellat
             raise
 
     async with asyncio.timeout(60), zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        lost = getattr(proxy, fault)(lambda one: one.opcode == Opcode.ADD_WATCH and b"/cancelled" in one.body)
+        lost = getattr(proxy, fault)(
+            lambda request: request.opcode == Opcode.ADD_WATCH and b"/cancelled" in request.body
+        )
         async with session.listener(session.queue("jobs"), slow):
             await lost.struck()
             message_id = await holder.queue("jobs").put(b"slow")

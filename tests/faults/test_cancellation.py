@@ -14,7 +14,7 @@ from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
 if TYPE_CHECKING:
     from tests.faults.account import Account
 
-#: The source of the cancellation, and whether the suspensions of every task count or only those of the cancelled one.
+#: The source of the cancellation, and whether the suspensions of all tasks count or only those of the cancelled task.
 WAYS = [
     pytest.param(How.NATIVELY, True, id="natively, whoever suspends"),
     *(pytest.param(how, False, id=how.value) for how in How if how is not How.NATIVELY),

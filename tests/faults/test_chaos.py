@@ -1,4 +1,4 @@
-"""All kinds of faults together, and then the account: each message in one place, no lock left, none counted as held."""
+"""All kinds of faults together. Afterwards each message is in one place, and no lock is left or counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICIES = [
 
 
 class Chaos:
-    """Users that misbehave, a network that does, and an operator who forces locks open."""
+    """Programs that misbehave, a faulty network, and an operator who releases locks by force."""
 
     def __init__(self, sessions: list[zq.QueueSession], policy: zq.Policy, chance: random.Random) -> None:
         self.sessions = sessions
@@ -41,7 +41,7 @@ class Chaos:
         return session.queue("jobs", policy=self.policy)
 
     async def transact(self, session: zq.QueueSession) -> None:
-        """Transactions that end in every way."""
+        """Run transactions that end in every possible way."""
         while not self.over:
             with suppress(zq.QueueError, TimeoutError, ZeroDivisionError):
                 async with asyncio.timeout(self.chance.choice([0.001, 0.003, 0.01, 0.03, 5.0])):
@@ -60,7 +60,7 @@ class Chaos:
             await asyncio.sleep(0)
 
     async def loop(self, session: zq.QueueSession) -> None:
-        """Loops that are left and begun again."""
+        """Run loops that are left and started again."""
         while not self.over:
             with suppress(zq.QueueError, TimeoutError):
                 async with asyncio.timeout(self.chance.choice([0.005, 0.05, 0.5])):
@@ -75,7 +75,7 @@ class Chaos:
             await asyncio.sleep(0)
 
     async def listen(self, session: zq.QueueSession) -> None:
-        """A listener whose handler fails at times; it is stopped, aborted, and run again."""
+        """Run a listener whose handler fails at times; stop it, abort it, and run it again."""
 
         async def handle(delivery: zq.Delivery[bytes]) -> None:
             await asyncio.sleep(self.chance.choice([0, 0.001, 0.01]))
@@ -90,7 +90,7 @@ class Chaos:
             await listener.run()
 
     async def break_things(self, proxy: ZooKeeperProxy, operator: zq.QueueSession) -> None:
-        """Lose connections, requests, replies and, twice, the ZooKeeper sessions; force locks open."""
+        """Lose connections, requests, replies and, twice, the ZooKeeper sessions; release locks by force."""
         faults: list[Callable[[], object]] = [
             proxy.reset_connections,
             *(lambda match=match: proxy.lose_after(match) for match in (CLAIM, SETTLE, ATTEMPT, BACKOFF)),
@@ -115,7 +115,7 @@ class Chaos:
 
 
 async def settled(session: zq.QueueSession) -> None:
-    """Wait until no claim is in progress, so that those without a waiter have been returned."""
+    """Wait until no claim is in progress, so that claims without a waiter have been released."""
     runtime = session._runtime
     async with asyncio.timeout(30):
         while any(dispatcher.claims_in_progress for dispatcher in runtime._dispatchers.values()):  # noqa: ASYNC110 -- no event reports it
@@ -130,12 +130,13 @@ async def test_each_message_is_in_one_place_and_no_lock_is_left_after_random_fau
     quick: str, root: str, account: Account, policy: zq.Policy
 ) -> None:
     bodies = [b"%04d" % number for number in range(TOTAL)]
-    chance = random.Random(11)  # the same chaos each time, as far as the server's pace allows
+    chance = random.Random(11)  # the same faults in each run, as far as the server's timing allows
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(ZooKeeperProxy(quick))
         sessions = [
             await stack.enter_async_context(zq.connect(hosts, root=root, session_timeout=timeout))
-            for hosts, timeout in ((proxy.hosts, 0.7), (proxy.hosts, 0.7), (quick, 20))  # the last feeds, and operates
+            # The last one puts the messages and is the operator.
+            for hosts, timeout in ((proxy.hosts, 0.7), (proxy.hosts, 0.7), (quick, 20))
         ]
         chaos = Chaos(sessions, policy, chance)
         feeder = chaos.jobs(sessions[2])
@@ -167,19 +168,19 @@ async def test_each_message_is_in_one_place_and_no_lock_is_left_after_random_fau
             registration = runtime.zookeeper.path_size(
                 account.path("jobs", "consumers", f"{runtime.ids.client}-{generation}")
             )
-            assert runtime._budgets.of(generation).used <= registration + 4, "locks are counted that nobody holds"
+            assert runtime._budgets.of(generation).used <= registration + 4, "released locks are still counted"
             dispatcher = runtime._dispatchers["jobs", None]
             if (
                 dispatcher._generation == generation
-            ):  # else it forgets what a session had that is over when it asks next
+            ):  # otherwise it forgets the claims of an earlier session with its next request
                 assert dispatcher._candidates.held == set()
-        # And the rest can still be taken, by one of them, with no other traffic.
+        # A single consumer can still take the remaining messages, without other traffic.
         async with asyncio.timeout(30):
-            while await feeder.size():  # idle it also seems while its session is on its way back
+            while await feeder.size():  # a consumer also ends as idle while its session reconnects
                 async with chaos.jobs(sessions[0]).consume(until_idle=1) as deliveries:
                     async for delivery in deliveries:
                         delivery.put("results", delivery.body)
         assert sorted(await account.bodies("results")) == bodies
         assert await account.attempts("jobs") == []
         assert await account.view.children(account.path("jobs", "due")) == []
-    print(f"\n{TOTAL} messages, {len(moved)} moved in the chaos, {proxy.accepted} connections")  # noqa: T201 - the figure
+    print(f"\n{TOTAL} messages, {len(moved)} moved in the chaos, {proxy.accepted} connections")  # noqa: T201 - reports the measurement

@@ -1,4 +1,4 @@
-"""Calls end in time while the server is away, and tell truly whether anything of them may have been applied."""
+"""Calls end in time while the server is unreachable, and report truly whether they may have been applied."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.faults.account import Account
 
-LATE = 0.2  # seconds by which a call may outlive its deadline
-TICK = 0.01  # seconds between two looks at the clock
+LATE = 0.2  # seconds by which a call may exceed its deadline
+TICK = 0.01  # seconds between two readings of the clock
 
 
-class Away:
-    """The server of a session, which goes away and comes back."""
+class Outage:
+    """An outage of the server of a session."""
 
     def __init__(self, proxy: ZooKeeperProxy, session: zq.QueueSession) -> None:
         self._proxy = proxy
         self._zookeeper = core_of(session).zookeeper
 
-    async def go(self) -> None:
-        """Lose the connection, and wait until the client knows."""
+    async def begin(self) -> None:
+        """Lose the connection, and wait until the client notices."""
         self._proxy.refuse()
         self._proxy.reset_connections()
-        while self._zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- the client fulfils it
+        while self._zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
-    async def come_back(self) -> None:
-        """Accept connections again, and wait until there is one."""
+    async def end(self) -> None:
+        """Accept connections again, and wait until the client has reconnected."""
         await self._proxy.listen()
         async with asyncio.timeout(30):
             await self._zookeeper.wait_connected()
@@ -47,9 +47,9 @@ class Away:
 
 @asynccontextmanager
 async def ends_by(seconds: float) -> AsyncIterator[None]:
-    """Assert that the body ends this many seconds from now, and not noticeably later.
+    """Assert that the block ends this many seconds from now, and not noticeably later.
 
-    The time in which other programs kept the processor from this one does not count.
+    Time during which other programs occupy the processor does not count.
     """
     spent = 0.0
 
@@ -72,17 +72,17 @@ async def test_a_commit_that_waits_for_a_connection_is_withdrawn_at_its_timeout(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         await jobs.put(b"a")
         async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             tx.put("jobs", b"b")
-            await away.go()
+            await outage.begin()
             async with ends_by(0.3):
                 with pytest.raises(zq.NotCommittedError, match="nothing was applied"):
                     await tx.commit(timeout=0.3)
         assert tx.outcome is zq.Outcome.ROLLED_BACK
-        await away.come_back()
+        await outage.end()
         await account.unlocked("jobs")
         await jobs.put(b"c")
         assert await account.bodies("jobs") == [b"a", b"c"]
@@ -91,23 +91,23 @@ async def test_a_commit_that_waits_for_a_connection_is_withdrawn_at_its_timeout(
 async def test_the_first_write_of_a_session_is_withdrawn_too(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    """Its commit slot does not exist yet, and is made when there is a connection."""
+    """Its commit slot does not exist yet; it is created once there is a connection."""
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         assert await jobs.size() == 0
-        await away.go()
+        await outage.begin()
         async with session.transaction(autocommit=False) as tx:
             tx.put("jobs", b"a")
             async with ends_by(0.3):
                 with pytest.raises(zq.NotCommittedError):
                     await tx.commit(timeout=0.3)
-        await away.come_back()
+        await outage.end()
         await jobs.put(b"b")
         assert await account.bodies("jobs") == [b"b"]
 
 
 async def cancelled(call: asyncio.Task[object]) -> float:
-    """Cancel a call; return how long it took to end, seconds."""
+    """Cancel a call; return the seconds until it ended."""
     await asyncio.sleep(0.1)
     began = time.monotonic()
     call.cancel()
@@ -120,11 +120,11 @@ async def test_a_cancelled_put_of_which_nothing_was_sent_returns_at_once(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         await jobs.put(b"a")
-        await away.go()
+        await outage.begin()
         assert await cancelled(asyncio.create_task(jobs.put(b"b"))) < 0.1
-        await away.come_back()
+        await outage.end()
         await jobs.put(b"c")
         assert await account.bodies("jobs") == [b"a", b"c"]
 
@@ -133,14 +133,14 @@ async def test_a_cancelled_commit_of_which_nothing_was_sent_returns_at_once(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         await jobs.put(b"a")
         async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
-            await away.go()
+            await outage.begin()
             assert await cancelled(asyncio.create_task(tx.commit())) < 0.1
         assert tx.outcome is zq.Outcome.ROLLED_BACK
-        await away.come_back()
+        await outage.end()
         await account.unlocked("jobs")
         assert await account.bodies("jobs") == [b"a"]
 
@@ -151,9 +151,9 @@ class Storm:
     def __init__(self, proxy: ZooKeeperProxy, seed: int) -> None:
         self._proxy = proxy
         self._draw = random.Random(seed)
-        self.told: dict[bytes, str] = {}
+        self.reported: dict[bytes, str] = {}
 
-    async def blow(self, session: zq.QueueSession) -> None:
+    async def run(self, session: zq.QueueSession) -> None:
         """Write until the disturbances end."""
         disturbing = asyncio.create_task(self._disturb())
         number = 0
@@ -174,13 +174,13 @@ class Storm:
                 else:
                     await tx.commit(timeout=self._draw.choice((0.0, 0.005, 0.02, 0.1, 0.3)))
         except TimeoutError:
-            self.told[body] = tx.outcome.value
+            self.reported[body] = tx.outcome.value
         except zq.NotCommittedError:
-            self.told[body] = "rolled back"
+            self.reported[body] = "rolled back"
         except zq.OutcomeUnknownError:
-            self.told[body] = "unknown"
+            self.reported[body] = "unknown"
         else:
-            self.told[body] = "committed"
+            self.reported[body] = "committed"
 
     async def _disturb(self) -> None:
         for _ in range(12):
@@ -201,18 +201,18 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_write_that_is_told_to_be_not_applied_is_stored(
+async def test_no_write_that_is_reported_as_not_applied_is_stored(
     proxy: ZooKeeperProxy, account: Account, root: str, seed: int
 ) -> None:
     storm = Storm(proxy, seed)
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         await session.queue("jobs").put(b"first")
-        await storm.blow(session)
+        await storm.run(session)
         await session.queue("jobs").put(b"last")
     stored = set(await account.bodies("jobs"))
-    assert set(storm.told.values()) >= {"committed", "rolled back"}
-    assert [body for body, told in storm.told.items() if told == "rolled back" and body in stored] == []
-    assert [body for body, told in storm.told.items() if told == "committed" and body not in stored] == []
+    assert set(storm.reported.values()) >= {"committed", "rolled back"}
+    assert [body for body, outcome in storm.reported.items() if outcome == "rolled back" and body in stored] == []
+    assert [body for body, outcome in storm.reported.items() if outcome == "committed" and body not in stored] == []
 
 
 READS: dict[str, Callable[[zq.QueueSession], Awaitable[object]]] = {
@@ -247,7 +247,7 @@ PATIENCE = 0.5
 
 @asynccontextmanager
 async def opened(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
-    """A session of little patience, with queues that it has used."""
+    """A session with a short timeout that has already used its queues."""
     async with zq.connect(proxy.hosts, root=root, session_timeout=20, operation_timeout=PATIENCE) as session:
         await session.queue("bounded").configure(zq.QueueConfig(max_size=100))
         await session.queue("bounded").put(b"a", timeout=30)
@@ -260,12 +260,12 @@ async def opened(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSess
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("how", ["away", "silent"])
-async def test_a_read_ends_in_time_while_the_server_is_away(
+async def test_a_read_ends_in_time_while_the_server_is_unreachable(
     proxy: ZooKeeperProxy, root: str, name: str, how: str
 ) -> None:
     async with opened(proxy, root) as session:
         if how == "away":
-            await Away(proxy, session).go()
+            await Outage(proxy, session).begin()
         else:
             proxy.stall()
         async with ends_by(PATIENCE):
@@ -274,15 +274,15 @@ async def test_a_read_ends_in_time_while_the_server_is_away(
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_change_ends_in_time_while_the_server_is_away_and_is_not_applied(
+async def test_a_change_ends_in_time_while_the_server_is_unreachable_and_is_not_applied(
     proxy: ZooKeeperProxy, account: Account, root: str, name: str
 ) -> None:
     async with opened(proxy, root) as session:
-        await Away(proxy, session).go()
+        await Outage(proxy, session).begin()
         async with ends_by(PATIENCE):
             with pytest.raises(zq.NotCommittedError):
                 await CHANGES[name](session)
-        await Away(proxy, session).come_back()
+        await Outage(proxy, session).end()
         await session.queue("jobs").put(b"last")
         assert await account.bodies("jobs") == [b"a", b"last"]
         assert [message.value for message in await session.queue("keyed").peek()] == [b"a"]
@@ -301,15 +301,13 @@ async def test_a_change_ends_in_time_while_the_server_does_not_answer(
                 await CHANGES[name](session)
 
 
-async def test_the_timeout_of_a_put_is_that_of_the_whole_call(
-    proxy: ZooKeeperProxy, account: Account, root: str
-) -> None:
+async def test_the_timeout_of_a_put_covers_the_whole_call(proxy: ZooKeeperProxy, account: Account, root: str) -> None:
     async with opened(proxy, root) as session:
-        await Away(proxy, session).go()
+        await Outage(proxy, session).begin()
         async with ends_by(0.2):
             with pytest.raises(zq.NotCommittedError, match=r"to queue 'jobs': .*; try again when"):
                 await session.queue("jobs").put(b"b", timeout=0.2)
-        await Away(proxy, session).come_back()
+        await Outage(proxy, session).end()
         proxy.stall()
         async with ends_by(0.2):
             with pytest.raises(zq.OutcomeUnknownError, match="to queue 'jobs': no answer within"):
@@ -340,7 +338,7 @@ async def test_the_outcome_of_a_put_that_was_not_answered_in_time_is_returned_la
         assert sorted([message.value for message in await queue.peek()]) == [b"a", b"applied", b"earlier"]
 
 
-async def test_a_full_queue_refuses_a_put_without_patience_at_once(proxy: ZooKeeperProxy, root: str) -> None:
+async def test_a_full_queue_refuses_a_put_with_timeout_0_at_once(proxy: ZooKeeperProxy, root: str) -> None:
     async with opened(proxy, root) as session:
         full = session.queue("bounded")
         await full.configure(zq.QueueConfig(max_size=1))
@@ -353,26 +351,26 @@ async def test_a_full_queue_refuses_a_put_without_patience_at_once(proxy: ZooKee
 
 
 @pytest.mark.parametrize("timeout", [0, 0.3])
-async def test_a_take_tells_an_empty_queue_from_a_server_that_is_away(
+async def test_a_take_distinguishes_an_empty_queue_from_an_unreachable_server(
     proxy: ZooKeeperProxy, root: str, timeout: float
 ) -> None:
     async with opened(proxy, root) as session, session.transaction() as tx:
         assert await tx.take(session.queue("jobs")) is not None
         assert await tx.take(session.queue("jobs"), timeout=timeout) is None
-        await Away(proxy, session).go()
+        await Outage(proxy, session).begin()
         async with ends_by(timeout or PATIENCE):
             with pytest.raises(zq.ConnectionLostError):
                 await tx.take(session.queue("jobs"), timeout=timeout)
-        await Away(proxy, session).come_back()
+        await Outage(proxy, session).end()
 
 
 @pytest.mark.parametrize("fault", ["hold_request", pytest.param("hold_reply", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["not counted", "counted"])
 @pytest.mark.parametrize("timeout", [0, 0.4])
-async def test_a_take_of_many_returns_in_time_what_it_has_locked_when_the_server_goes_silent(
+async def test_take_many_returns_its_locked_messages_in_time_when_the_server_goes_silent(
     proxy: ZooKeeperProxy, quick: str, account: Account, root: str, timeout: float, policy: zq.Policy, fault: str
 ) -> None:
-    """At each of its requests."""
+    """The server goes silent at each request of the take in turn."""
     taken: list[int] = []
     async with opened(proxy, root) as session, zq.connect(quick, root=root) as operator:
         for number in range(1, 30):

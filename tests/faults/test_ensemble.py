@@ -1,4 +1,4 @@
-"""An ensemble of three: servers that die under load, and sessions with the maximum number of locks."""
+"""An ensemble of three: servers that are killed under load, and sessions with the maximum number of locks."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def ensemble(zookeeper_ensemble: EmbeddedEnsemble) -> AsyncIterator[EmbeddedEnsemble]:
-    """The ensemble, whole again after each test."""
+    """The ensemble, complete again after each test."""
     yield zookeeper_ensemble
     for node in zookeeper_ensemble.nodes:
         await asyncio.to_thread(node.start)
 
 
 @pytest.fixture
-async def seen(ensemble: EmbeddedEnsemble, root: str) -> AsyncIterator[Account]:
-    """What is stored below the root on the ensemble."""
+async def account(ensemble: EmbeddedEnsemble, root: str) -> AsyncIterator[Account]:
+    """The contents below the root on the ensemble."""
     async with observer(ensemble.hosts) as view:
         yield Account(view, root)
 
 
 async def all_serve(ensemble: EmbeddedEnsemble) -> None:
-    """Wait until every server answers: one that the machine has kept waiting comes back by itself, a dead one never."""
+    """Wait until every server answers: a server that the machine has delayed recovers, a dead one does not."""
     async with asyncio.timeout(60):
-        while not all([await asyncio.to_thread(node.serves) for node in ensemble.nodes]):  # noqa: ASYNC110 - they tell nobody
+        while not all([await asyncio.to_thread(node.serves) for node in ensemble.nodes]):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.05)
 
 
@@ -48,7 +48,7 @@ FILLED = 6_000
 
 
 async def test_a_session_with_the_maximum_number_of_locks_does_not_crash_the_ensemble(
-    ensemble: EmbeddedEnsemble, seen: Account, root: str, tmp_path: Path
+    ensemble: EmbeddedEnsemble, account: Account, root: str, tmp_path: Path
 ) -> None:
     async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
@@ -57,32 +57,32 @@ async def test_a_session_with_the_maximum_number_of_locks_does_not_crash_the_ens
         async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as greedy:
             tx = await greedy.transaction(
                 autocommit=False
-            ).__aenter__()  # left to the end of the session, locks and all
+            ).__aenter__()  # never settled: its locks end with the session
             with pytest.raises(zq.TransactionTooLargeError):
                 await tx.take_many(greedy.queue("jobs"), 100_000)
             held = await fill_up(greedy, tx)
             assert 2_000 < held < FILLED
-            assert len(await seen.locks("jobs")) == held
+            assert len(await account.locks("jobs")) == held
             async with greedy.transaction(autocommit=False) as another, asyncio.timeout(30):
-                assert await another.take(greedy.queue("jobs")) is None, "the session holds all it may"
+                assert await another.take(greedy.queue("jobs")) is None, "the session holds the maximum number of locks"
                 assert await another.take(greedy.queue("jobs"), timeout=0.2) is None
         await all_serve(ensemble)
-        await seen.unlocked("jobs")
+        await account.unlocked("jobs")
 
         async with Workers(ensemble.hosts, root, tmp_path / "journal") as workers:
             killed = await workers.start("hold_many", session_timeout=5)
-            while len(await seen.locks("jobs")) < held - 600:  # noqa: ASYNC110 - another process takes them
+            while len(await account.locks("jobs")) < held - 600:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.05)
             killed.send_signal(signal.SIGKILL)
-            await seen.unlocked("jobs", within=60)
+            await account.unlocked("jobs", within=60)
         await all_serve(ensemble)
         assert await jobs.size() == FILLED
         await jobs.put(b"alive")
-    print(f"\none session held {held} locks")  # noqa: T201 - the figure
+    print(f"\none session held {held} locks")  # noqa: T201 - reports the measurement
 
 
 async def fill_up(session: zq.QueueSession, tx: zq.Transaction) -> int:
-    """Take as many as the session may hold; tell how many."""
+    """Take as many messages as the session may hold; return their number."""
     held = 0
     for step in (250, 10, 1):
         with suppress(zq.TransactionTooLargeError):
@@ -92,7 +92,7 @@ async def fill_up(session: zq.QueueSession, tx: zq.Transaction) -> int:
 
 
 async def test_each_commit_is_applied_once_when_the_leader_dies(
-    ensemble: EmbeddedEnsemble, seen: Account, root: str
+    ensemble: EmbeddedEnsemble, account: Account, root: str
 ) -> None:
     total = 600
     bodies = [b"%d" % number for number in range(total)]
@@ -106,7 +106,7 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
 
         async def work() -> None:
             while len(committed) < total:
-                if len(committed) > total // 2:  # however quick they are, there is work left when the leader is dead
+                if len(committed) > total // 2:  # so that work is left when the leader is dead
                     await killed.wait()
                 try:
                     async with session.transaction() as tx:
@@ -114,7 +114,8 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
                         if message is None:
                             continue
                         tx.put("results", message.body)
-                except (zq.NotCommittedError, zq.ConnectionLostError) as error:  # lost: an election outlasted the take
+                # ConnectionLostError: an election took longer than the take.
+                except (zq.NotCommittedError, zq.ConnectionLostError) as error:
                     failed.append(error)
                 else:
                     committed.append(message.body)
@@ -122,23 +123,25 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
         async with asyncio.TaskGroup() as tasks, asyncio.timeout(90):
             for _ in range(8):
                 tasks.create_task(work())
-            while len(committed) < total // 4:  # noqa: ASYNC110 - the moment matters, not the wait
+            while len(committed) < total // 4:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             at = time.monotonic()
             await asyncio.to_thread(leader.kill)
             killed.set()
             when_killed = len(committed)
-            while len(committed) < when_killed + 16:  # noqa: ASYNC110 - as above
+            while len(committed) < when_killed + 16:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             pause = time.monotonic() - at
         assert sorted(committed, key=int) == bodies
-    assert sorted(await seen.bodies("results"), key=int) == bodies
-    assert await seen.bodies("jobs") == []
-    assert await seen.locks("jobs") == []
+    assert sorted(await account.bodies("results"), key=int) == bodies
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
     print(f"\nleader killed after {when_killed} commits, {pause:.1f} s until they went on, {len(failed)} failed")  # noqa: T201
 
 
-async def test_a_session_survives_the_death_of_its_server(ensemble: EmbeddedEnsemble, seen: Account, root: str) -> None:
+async def test_a_session_survives_the_death_of_its_server(
+    ensemble: EmbeddedEnsemble, account: Account, root: str
+) -> None:
     async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session, session.transaction() as tx:
         client = session._runtime.zookeeper
         await asyncio.create_task(session.queue("jobs").exists())
@@ -155,7 +158,7 @@ async def test_a_session_survives_the_death_of_its_server(ensemble: EmbeddedEnse
                 assert await session.queue("jobs").size() == 1
             took = time.monotonic() - at
             assert client.session_id == before
-            assert len(await seen.locks("jobs")) == 1
+            assert len(await account.locks("jobs")) == 1
         assert holding.outcome is zq.Outcome.COMMITTED
-    assert await seen.bodies("jobs") == []
-    print(f"\nback on another server after {took:.2f} s")  # noqa: T201 - the figure
+    assert await account.bodies("jobs") == []
+    print(f"\nback on another server after {took:.2f} s")  # noqa: T201 - reports the measurement

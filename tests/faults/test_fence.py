@@ -1,4 +1,4 @@
-"""A holder that lost its lock changes nothing afterwards, and the work of the next holder stays."""
+"""A holder that lost its lock changes nothing afterwards, and the work of the next holder is kept."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> TestClock:
-    """By which the holder's patience ends."""
+    """The clock of the holder's timeouts."""
     return TestClock()
 
 
 @pytest.fixture
 async def holder(proxy: ZooKeeperProxy, root: str, clock: TestClock) -> AsyncIterator[zq.QueueSession]:
-    """Whose lock is taken away."""
+    """The session that loses its lock."""
     async with zq.connect(proxy.hosts, root=root, clock=clock, session_timeout=20) as session, asyncio.timeout(60):
         yield session
 
 
 @pytest.fixture
 async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
-    """The client that removes the lock, and may hold the message next."""
+    """The session that removes the lock, and may hold the message next."""
     async with zq.connect(quick, root=root, session_timeout=20) as session:
         yield session
 
@@ -61,11 +61,11 @@ async def test_a_message_released_between_claim_and_read_is_claimed_again(
         await other.queue("jobs").put(b"a")
     async with holder.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=30))
-        if idle:  # then it hears of the message, and of its release, by a watch
+        if idle:  # so a watch reports the put of the message and its release
             await asyncio.sleep(0.2)
             await asyncio.create_task(other.queue("jobs").put(b"a"), context=Context())
         await fault.struck()
-        while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
+        while not await account.locks("jobs"):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
         assert await other.queue("jobs").admin.release_claims() == 1
         fault.release()
@@ -82,19 +82,19 @@ async def test_a_message_that_another_session_claims_before_our_read_stays_with_
 ) -> None:
     await other.queue("jobs").put(b"a")
     fault = proxy.hold_request(read_under_lock)
-    async with holder.transaction() as tx, other.transaction() as others:
+    async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
-        while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
+        while not await account.locks("jobs"):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
         await other.queue("jobs").admin.release_claims()
-        assert await others.take(other.queue("jobs")) is not None
+        assert await other_tx.take(other.queue("jobs")) is not None
         fault.release()
         await asyncio.wait({taking}, timeout=0.5)
         clock.advance(600)
         assert await taking is None
         assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
 
 
@@ -103,19 +103,19 @@ async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_
 ) -> None:
     first, *_ = await other.queue("jobs").put_many([b"a", b"b", b"c"])
     fault = proxy.hold_request(read_under_lock)
-    async with holder.transaction() as tx, other.transaction() as others:
+    async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=30))
         await fault.struck()
-        while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - the server applies the claim
+        while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
         (item,) = [path for path in await item_paths(account) if first in path]
         lock = account.path("jobs", "locks", f"lock-{first}")
         await other._runtime.zookeeper.multi([Delete(lock), SetData(item, b"a")])
-        (message,) = await others.take_many(other.queue("jobs"), 3, timeout=30)
+        (message,) = await other_tx.take_many(other.queue("jobs"), 3, timeout=30)
         fault.release()
-        assert [one.body for one in await taking] == [b"b", b"c"]
+        assert [message.body for message in await taking] == [b"b", b"c"]
         assert message.body == b"a"
-    assert others.outcome is tx.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
 
@@ -129,12 +129,12 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account, *, claimed_again: bool
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         assert await tx.take(holder.queue("jobs")) is not None
         tx.put("results", b"from the old holder")
         assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
-            assert await others.take(other.queue("jobs")) is not None
+            assert await other_tx.take(other.queue("jobs")) is not None
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
         assert await account.bodies("jobs") == [b"a"]
@@ -142,7 +142,7 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
         else:
             await account.unlocked("jobs")
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert tx.outcome is zq.Outcome.ROLLED_BACK
     assert await account.bodies("results") == []
     assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
@@ -156,17 +156,17 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account, delay: int, *, claimed_again: bool
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         assert await tx.take(holder.queue("jobs")) is not None
         assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
-            assert await others.take(other.queue("jobs")) is not None
+            assert await other_tx.take(other.queue("jobs")) is not None
         before = await account.view.tree(account.path("jobs"))
         await tx.rollback(delay=delay)
         assert await account.view.tree(account.path("jobs")) == before
         if claimed_again:
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
     await account.unlocked("jobs")
 
@@ -177,13 +177,13 @@ async def test_the_old_holder_records_no_attempt_and_receives_no_message(
     policy = zq.ConsumeTimes(3)
     await other.queue("jobs", policy=policy).put(b"a")
     fault = proxy.hold_request(ATTEMPT)
-    async with holder.transaction() as tx, other.transaction() as others:
+    async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         await other.queue("jobs").admin.release_claims()
-        theirs = await others.take(other.queue("jobs"))
-        assert theirs is not None
-        assert theirs.attempt == 1
+        taken_by_other = await other_tx.take(other.queue("jobs"))
+        assert taken_by_other is not None
+        assert taken_by_other.attempt == 1
         fault.release()
         await asyncio.wait({taking}, timeout=0.5)
         clock.advance(600)
@@ -199,10 +199,10 @@ async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothin
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         message = await tx.take(holder.queue("jobs"))
         assert message is not None
-        # The holder's lock, made one with an end, as claims over HTTP hold it; the end has come.
+        # Replace the holder's lock by a timed lock, as of a claim over HTTP, that has ended.
         lock = account.path("jobs", "locks", f"lock-{message.id}")
         record = json.loads(await account.view.get(lock))
         await account.view.delete(lock)
@@ -210,12 +210,12 @@ async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothin
         (item,) = await item_paths(account)
         place = item.removeprefix(account.path("jobs") + "/")
         await account.view.create(account.path("jobs", "due", f"{1:013d}-{message.id}"), place.encode())
-        taken = await others.take(other.queue("jobs"), timeout=30)
+        taken = await other_tx.take(other.queue("jobs"), timeout=30)
         assert taken is not None
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
         assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
     assert await account.view.children(account.path("jobs", "due")) == []
 
@@ -233,7 +233,7 @@ async def test_locks_released_by_force_do_not_prevent_the_release_of_other_locks
             await account.view.set(item, await account.view.get(item))
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
-    assert holder._runtime._budgets.of(1).used < 200, "what was forced open is not counted as held"
+    assert holder._runtime._budgets.of(1).used < 200, "locks that were released by force are not counted as held"
 
 
 async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_other_traffic(
@@ -243,14 +243,15 @@ async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_ot
     await jobs.put(b"a")
     async with jobs.consume(settle="explicit") as deliveries:
         delivery = await anext(deliveries)
-        await asyncio.sleep(0.5)  # idle long enough to listen or not to listen any more
+        # Long enough for an idle consumer to set its watches, and for a busy one to remove them.
+        await asyncio.sleep(0.5)
         assert await other.queue("jobs").admin.release_claims() == 1
         with pytest.raises(zq.ClaimLostError):
             await delivery.commit()
         async with asyncio.timeout(30):
-            again = await anext(deliveries)
-        assert again.body == b"a"
-        await again.commit()
+            redelivered = await anext(deliveries)
+        assert redelivered.body == b"a"
+        await redelivered.commit()
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
 
@@ -276,7 +277,7 @@ async def test_a_message_released_by_force_goes_to_an_idle_taker_of_the_same_ses
 async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_not_at_all(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, nth: int
 ) -> None:
-    """A message put and claimed between two listings of the operator is fenced like all others."""
+    """A message that is put and claimed between two listings of the operator is fenced like all others."""
     jobs = holder.queue("jobs")
     await jobs.put(b"a")
     listing = proxy.hold_request(Opcode.GET_CHILDREN, nth=nth)
@@ -304,7 +305,7 @@ async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_no
 async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during_the_listing(
     other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    """Held when the operator lists the locks, dead when it lists the messages, driven back and held again after."""
+    """The message is held when the operator lists the locks, dead when it lists the messages, and redriven then."""
     jobs = other.queue("jobs")
     await jobs.put_many([b"a", b"b"])
     async with (
@@ -315,23 +316,27 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
         message = await first.take(jobs)
         assert message is not None
         assert await rest.take(jobs) is not None
-        listing = proxy.hold_request(lambda one: one.opcode == Opcode.GET_CHILDREN and b"/jobs/items" in one.body)
+        listing = proxy.hold_request(
+            lambda request: request.opcode == Opcode.GET_CHILDREN and b"/jobs/items" in request.body
+        )
         forcing = asyncio.ensure_future(operator.queue("jobs").admin.release_claims())
         await listing.struck()
         first.reject(message, "to come back under the same id")
         await first.commit()
-        reading = proxy.hold_request(lambda one: one.opcode == Opcode.MULTI_READ and b"/items/item-" in one.body)
+        reading = proxy.hold_request(
+            lambda request: request.opcode == Opcode.MULTI_READ and b"/items/item-" in request.body
+        )
         listing.release()
         await reading.struck()
         assert await jobs.dead_letters.redrive() == 1
         async with other.transaction(autocommit=False) as second:
-            again = await second.take(jobs, timeout=30)
-            assert again is not None
-            assert again.id == message.id
+            redelivered = await second.take(jobs, timeout=30)
+            assert redelivered is not None
+            assert redelivered.id == message.id
             reading.release()
-            assert await forcing == 1, "the one that was held all the time"
+            assert await forcing == 1, "the message that was held all the time"
             async with operator.transaction() as third:
-                assert [one.body for one in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
+                assert [message.body for message in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
             await second.commit()
         with pytest.raises(zq.ClaimLostError):
             await rest.commit()
@@ -342,16 +347,16 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
 async def test_a_holder_that_lost_its_claim_long_ago_does_not_release_the_next_holders_lock(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
-    """The message has died in other hands meanwhile, was driven back, and is held under the same id again."""
+    """Meanwhile another holder rejected the message, it was redriven, and it is held again under the same id."""
     jobs = other.queue("jobs")
     await jobs.put(b"a")
     async with holder.transaction(autocommit=False) as old:
         assert await old.take(holder.queue("jobs")) is not None
         assert await jobs.admin.release_claims() == 1
-        async with other.transaction() as burying:
-            message = await burying.take(jobs, timeout=30)
+        async with other.transaction() as rejecting:
+            message = await rejecting.take(jobs, timeout=30)
             assert message is not None
-            burying.reject(message, "to come back under the same id")
+            rejecting.reject(message, "to come back under the same id")
         assert await jobs.dead_letters.redrive() == 1
         async with other.transaction() as new:
             assert await new.take(jobs, timeout=30) is not None
@@ -384,9 +389,10 @@ async def test_a_message_that_another_client_released_and_dead_lettered_does_not
         assert await tx.take(holder.queue("jobs")) is not None
         assert await other.queue("once").admin.release_claims() == 1
         async with asyncio.timeout(30):
-            while await other.queue("once").dead_letters.size() != 1:  # a take that times out first looks at nothing
+            # A take may time out before it has read the message.
+            while await other.queue("once").dead_letters.size() != 1:
                 async with other.transaction() as taking:
-                    assert await taking.take(other.queue("once"), timeout=0.5) is None  # it has had its one attempt
+                    assert await taking.take(other.queue("once"), timeout=0.5) is None  # its only attempt is used up
         await tx.rollback(delay=0)
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"b"]
@@ -400,14 +406,15 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
     account: Account,
     group: str | None,
 ) -> None:
-    """Between the look under the lock and its removal, a message comes, the lock is forced open, another claims."""
+    """Between the read and the removal of the lock, a message arrives and an operator's release lets another claim."""
     jobs = other.queue("jobs")
     await jobs.put(b"a", group=group)
     claim = proxy.hold_request(CLAIM)
     async with holder.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=None))
         await claim.struck()
-        async with other.transaction() as consuming:  # it looked at a message that goes before it has the lock
+        # The holder has listed a message that is removed before its claim arrives.
+        async with other.transaction() as consuming:
             first = await consuming.take(jobs, timeout=30)
             assert first is not None
             if group is None:
@@ -420,12 +427,12 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
         else:
             await asyncio.create_task(jobs.put(b"b", group=group), context=Context())
         assert await jobs.admin.release_claims() == 1
-        async with other.transaction() as others:
-            assert await others.take(jobs, timeout=30) is not None
+        async with other.transaction() as other_tx:
+            assert await other_tx.take(jobs, timeout=30) is not None
             removal.release()
             await holder._runtime.committer.drain()
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-        assert others.outcome is zq.Outcome.COMMITTED
+        assert other_tx.outcome is zq.Outcome.COMMITTED
         taking.cancel()
         with suppress(asyncio.CancelledError):
             await taking

@@ -38,12 +38,12 @@ async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 async def test_a_handler_aborted_during_its_attempt_record_does_not_affect_the_next_holder(
     session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
 ) -> None:
-    """Its claim goes back once: a second release would delete the next holder's lock."""
+    """Its claim is released once: a second release would delete the next holder's lock."""
     policy = zq.ConsumeTimes(9)
     await other.queue("jobs", policy=policy).put(b"a")
 
     async def handle(_: zq.Delivery[bytes]) -> None:
-        pytest.fail("it was shown a message that it was aborted before")
+        pytest.fail("it got a message after it was aborted")
 
     fault = proxy.hold_request(ATTEMPT)
     listener = session.listener(session.queue("jobs"), handle)
@@ -57,7 +57,7 @@ async def test_a_handler_aborted_during_its_attempt_record_does_not_affect_the_n
         await running
         message = await taking
         assert message is not None
-        assert message.attempt == 1, "what was never handed over costs no attempt"
+        assert message.attempt == 1, "a message that was not delivered uses no attempt"
         await asyncio.sleep(0.1)
         assert list((await account.view.ephemerals(account.path("jobs", "locks"))).values()) == [
             other._runtime.zookeeper.session_id
@@ -96,8 +96,12 @@ async def test_a_listener_that_ends_while_its_claim_is_in_flight_leaves_no_lock(
     listener = session.listener(session.queue("jobs"), handle)
     running = asyncio.ensure_future(listener.run())
     await fault.struck()
-    ends: dict[str, Callable[[], object]] = {"stop": listener.stop, "abort": listener.abort, "cancel": running.cancel}
-    ends[how]()
+    ways_to_end: dict[str, Callable[[], object]] = {
+        "stop": listener.stop,
+        "abort": listener.abort,
+        "cancel": running.cancel,
+    }
+    ways_to_end[how]()
     await asyncio.wait([running], timeout=18)  # less than a session timeout
     assert running.done()
     assert len(await account.locks("jobs")) == 1
@@ -121,7 +125,7 @@ async def test_a_loop_closed_while_its_claim_is_in_flight_leaves_no_lock(
 
 
 @pytest.mark.parametrize("moment", ["in hand", "claim in flight"])
-async def test_a_forgotten_loop_leaves_no_lock(
+async def test_an_abandoned_loop_leaves_no_lock(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, moment: str
 ) -> None:
     await session.queue("jobs").put_many([b"a", b"b", b"c"])
@@ -136,11 +140,11 @@ async def test_a_forgotten_loop_leaves_no_lock(
         waiting.cancel()
         await asyncio.wait([waiting])
         del waiting
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del deliveries
         gc.collect()
-    assert [warning.category for warning in told] == [ResourceWarning]
+    assert [warning.category for warning in caught] == [ResourceWarning]
     proxy.heal()
     await account.unlocked("jobs")
     assert await account.bodies("jobs") == ([b"b", b"c"] if moment == "in hand" else [b"a", b"b", b"c"])
@@ -174,18 +178,18 @@ async def test_two_transactions_that_use_up_the_lock_budget_do_not_deadlock(
     await jobs.put_many([b"%d" % number for number in range(20)])
     async with (
         asyncio.timeout(30),
-        session.transaction(autocommit=False) as one,
-        session.transaction(autocommit=False) as two,
+        session.transaction(autocommit=False) as first,
+        session.transaction(autocommit=False) as second,
     ):
-        held = len(await one.take_many(jobs, 3)) + len(await two.take_many(jobs, 6))
+        held = len(await first.take_many(jobs, 3)) + len(await second.take_many(jobs, 6))
         assert 3 < held < 9
-        assert await two.take_many(jobs, 3) == []
-        waiting = asyncio.ensure_future(two.take_many(jobs, 3, timeout=None))
+        assert await second.take_many(jobs, 3) == []
+        waiting = asyncio.ensure_future(second.take_many(jobs, 3, timeout=None))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        await one.rollback(delay=0)
+        await first.rollback(delay=0)
         assert await waiting
-        await two.rollback(delay=0)
+        await second.rollback(delay=0)
 
 
 async def test_closing_with_pending_releases_while_disconnected_ends_in_time_and_leaves_no_lock(
@@ -203,7 +207,7 @@ async def test_closing_with_pending_releases_while_disconnected_ends_in_time_and
                 async with asyncio.timeout(0.05):
                     await tx.rollback(delay=0)
         began = loop.time()
-    assert loop.time() - began < 30, "it would wait for ever"
+    assert loop.time() - began < 30, "it would wait forever"
     await account.unlocked("jobs")
     assert await account.bodies("jobs") == [b"a", b"b"]
 
@@ -255,11 +259,11 @@ async def test_a_take_without_waiting_is_answered_while_another_take_waits(
             async with asyncio.timeout(30):
                 asking = asyncio.ensure_future(impatient.take(jobs))
                 await asyncio.wait({asking, asyncio.ensure_future(fault.struck())}, return_when="FIRST_COMPLETED")
-                again = asyncio.ensure_future(impatient.take(jobs))
+                second_take = asyncio.ensure_future(impatient.take(jobs))
                 await asyncio.sleep(0.02)
                 fault.release()
                 assert await asking is None
-                assert await again is None
+                assert await second_take is None
         waiting.cancel()
         await asyncio.wait([waiting])
 

@@ -1,4 +1,4 @@
-"""Processes that are killed, or stopped for longer than their session lasts."""
+"""Processes that are killed, or stopped for longer than their session timeout."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ async def test_an_idle_consumer_gets_the_message_of_a_killed_holder_without_othe
 ) -> None:
     bound, times = session_timeout + 2 * TICK + 1, list[float]()
     async with zq.connect(quick, root=root, session_timeout=20) as session:
-        for told in range(1, 6):
+        for attempt in range(1, 6):
             await session.queue("jobs").put(b"a")
             holder = await workers.start("hold", session_timeout=session_timeout)
-            await workers.told(told)
+            await workers.wait_for_lines(attempt)
             async with session.transaction() as tx:
                 taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=None))
-                await asyncio.sleep(0.4)  # it is idle, and listens
+                await asyncio.sleep(0.4)  # long enough to be idle and have its watches set
                 early = taking.done()
                 holder.send_signal(signal.SIGKILL)
                 killed = time.monotonic()
@@ -49,10 +49,10 @@ async def test_an_idle_consumer_gets_the_message_of_a_killed_holder_without_othe
                     assert await taking is not None
                 if not early:
                     times.append(time.monotonic() - killed)
-            # Where the machine stood still, the holder lost its session, or the other was late: then again.
+            # Repeat if the machine stalled, so that the holder lost its session or the taker was late.
             if times and (times[-1] <= bound or len(times) == 3):
                 break
-    assert times, "held by a living holder, it was handed to another each time"
+    assert times, "the message was delivered each time while its holder was alive"
     print(f"\nsession timeout {session_timeout} s: taken over after {times[-1]:.2f} s, bound {bound:.2f} s")  # noqa: T201
     assert times[-1] <= bound, times
     assert await account.bodies("jobs") == []
@@ -66,14 +66,14 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
     async with zq.connect(quick, root=root, session_timeout=20) as session:
         await session.queue("jobs").put(b"a")
         stopped = await workers.start("commit_late", session_timeout=3)
-        await workers.told(1)
+        await workers.wait_for_lines(1)
         stopped.send_signal(signal.SIGSTOP)
         async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=60) is not None
             tx.put("results", b"from the other")
         await asyncio.to_thread(wait.unlink)
         stopped.send_signal(signal.SIGCONT)
-        assert await workers.told(2) == ["holds", "SessionExpiredError"]
+        assert await workers.wait_for_lines(2) == ["holds", "SessionExpiredError"]
     assert await account.bodies("jobs") == []
     assert await account.bodies("results") == [b"from the other"]
     assert await account.locks("jobs") == []
@@ -92,16 +92,16 @@ async def test_two_kills_count_as_attempts_only_if_the_policy_counts_deliveries(
         jobs = session.queue("jobs")
         await jobs.configure(zq.QueueConfig(policy=policy))
         message_id = await jobs.put(b"a")
-        for told in (1, 2):
+        for kill in (1, 2):
             holder = await workers.start("hold", session_timeout=2)
-            assert await workers.told(told) == [f"holds {message_id}"] * told
+            assert await workers.wait_for_lines(kill) == [f"holds {message_id}"] * kill
             holder.send_signal(signal.SIGKILL)
         async with session.transaction() as tx:
             message = await tx.take(jobs, timeout=60)
             assert message is not None
             state = await jobs.state(message_id)
             assert (message.id, message.attempt) == (message_id, attempt)
-            assert state.attempts == (attempt if policy.limit else 0), "what is counted, this hand-over included or not"
+            assert state.attempts == (attempt if policy.limit else 0), "with a limit, this delivery counts too"
 
 
 @pytest.mark.timeout(240)
@@ -113,7 +113,7 @@ async def test_two_kills_count_as_attempts_only_if_the_policy_counts_deliveries(
 async def test_random_kills_do_not_deliver_a_message_more_often_than_its_policy_allows(
     quick: str, root: str, account: Account, workers: Workers, policy: zq.Policy, most: int
 ) -> None:
-    """Two consumers at a time that never finish a message, killed while they claim, record, deliver and hold."""
+    """Two consumers at a time never finish a message, and are killed while they claim, record, deliver and hold."""
     total = 2
     chance = random.Random(7)
     async with zq.connect(quick, root=root, session_timeout=20) as session:
@@ -123,10 +123,10 @@ async def test_random_kills_do_not_deliver_a_message_more_often_than_its_policy_
         while await jobs.size() and time.monotonic() < deadline:
             batch = [await workers.start("consume", session_timeout=0.4) for _ in range(2)]
             before = len(await asyncio.to_thread(workers.lines))
-            if chance.random() < 0.3:  # sometimes before anything is delivered, or while it is
+            if chance.random() < 0.3:  # sometimes before or during the first delivery
                 await asyncio.sleep(chance.uniform(0.2, 0.6))
             else:
-                while len(await asyncio.to_thread(workers.lines)) == before and await jobs.size():  # noqa: ASYNC110 - as above
+                while len(await asyncio.to_thread(workers.lines)) == before and await jobs.size():  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0.005)
                 await asyncio.sleep(chance.uniform(0, 0.06))
             for worker in batch:
@@ -135,12 +135,12 @@ async def test_random_kills_do_not_deliver_a_message_more_often_than_its_policy_
         dead = {letter.body: letter for letter in await jobs.dead_letters.peek(total)}
     lines = await asyncio.to_thread(workers.lines)
     delivered = Counter(line.split()[0] for line in lines)
-    print(f"\n{len(lines)} deliveries, {len(dead)} dead letters: {dict(delivered)}")  # noqa: T201 - the account
+    print(f"\n{len(lines)} deliveries, {len(dead)} dead letters: {dict(delivered)}")  # noqa: T201 - reports the counts
     assert delivered
     assert max(delivered.values()) <= most
     for line in lines:
         assert int(line.split()[1]) <= most
-    assert dead, "none used up its attempts"
+    assert dead, "no message used up its attempts"
     assert all(f"delivered {most} of {most} times" in letter.reason for letter in dead.values())
     assert await account.bodies("jobs") == []
     assert await account.attempts("jobs") == []

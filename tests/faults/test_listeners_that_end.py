@@ -1,4 +1,4 @@
-"""A listener or loop holds nothing after it was left: its pending claims are released when leaving it returns."""
+"""Leaving a listener or loop returns only when its pending claims are released."""
 
 from __future__ import annotations
 

@@ -75,26 +75,26 @@ async def test_a_rollback_leaves_no_lock_and_keeps_the_message(
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"a"]
     async with session.transaction() as tx:
-        again = await tx.take(jobs)
-        assert again is not None
-        assert again.body == b"a"
+        redelivered = await tx.take(jobs)
+        assert redelivered is not None
+        assert redelivered.body == b"a"
 
 
 async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_message(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
-    identities = [one for _ in range(3) for one in await jobs.put_many([bytes(40_000)] * 10)]
+    identities = [message_id for _ in range(3) for message_id in await jobs.put_many([bytes(40_000)] * 10)]
     async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 30)) == 30
-        fault = lose(proxy, SETTLE, when, 2 * times)  # of the first part, and of the one behind it
+        fault = lose(proxy, SETTLE, when, 2 * times)  # the request of the first part, and that of the next part
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
     assert len(fault.requests) == 2 * times
     async with session.transaction() as tx:
-        again = await tx.take_many(jobs, 30)
-        assert {message.id for message in again} == set(identities)
-        assert {message.attempt for message in again} == {2}
+        redelivered = await tx.take_many(jobs, 30)
+        assert {message.id for message in redelivered} == set(identities)
+        assert {message.attempt for message in redelivered} == {2}
 
 
 async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
@@ -111,9 +111,9 @@ async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
     assert len(await account.view.children(account.path("jobs", "due"))) == 1
     assert not await account.view.ephemerals(account.path("jobs", "locks"))
     async with session.transaction() as tx:
-        again = await tx.take(jobs, timeout=30)
-        assert again is not None
-        assert again.attempt == 2
+        redelivered = await tx.take(jobs, timeout=30)
+        assert redelivered is not None
+        assert redelivered.attempt == 2
     assert await account.locks("jobs") == []
 
 
@@ -148,7 +148,7 @@ async def test_a_claim_delivers_the_message_and_leaves_no_lock_behind(
     assert await account.locks("jobs") == []
 
 
-async def test_a_claim_request_that_is_lost_leaves_a_message_that_another_session_took_to_it(
+async def test_a_lost_claim_request_does_not_affect_the_claim_of_another_session(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, quick: str, root: str, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
@@ -157,9 +157,9 @@ async def test_a_claim_request_that_is_lost_leaves_a_message_that_another_sessio
     taken: list[bytes] = []
     async with zq.connect(quick, root=root, session_timeout=20) as other:
 
-        async def take(one: zq.QueueSession) -> None:
-            async with one.transaction() as tx:
-                taken.extend(message.body for message in await tx.take_many(one.queue("jobs"), 2))
+        async def take(opened: zq.QueueSession) -> None:
+            async with opened.transaction() as tx:
+                taken.extend(message.body for message in await tx.take_many(opened.queue("jobs"), 2))
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(take(session))

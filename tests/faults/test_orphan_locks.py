@@ -25,7 +25,7 @@ SYSTEM_ERROR = -1
 
 
 class _Spoiled(FaultProxy):
-    """Replaces what answers some requests."""
+    """Replaces the replies to some requests."""
 
     def __init__(self, server: str) -> None:
         super().__init__(server)
@@ -33,7 +33,7 @@ class _Spoiled(FaultProxy):
         self.replacement: tuple[int, bytes] = (SYSTEM_ERROR, b"")
 
     async def _forward(self, connection: Connection, flow: Flow, read_at: float, data: bytes) -> None:
-        if flow.direction is Direction.TO_CLIENT and len(data) >= 20:  # as long as a header
+        if flow.direction is Direction.TO_CLIENT and len(data) >= 20:  # at least a reply header
             _, xid, zxid, _ = struct.unpack_from(">iiqi", data)
             if xid in self.xids:
                 self.xids.remove(xid)
@@ -43,14 +43,14 @@ class _Spoiled(FaultProxy):
 
 
 class SpoilingProxy(ZooKeeperProxy, _Spoiled):
-    """Spoils the answer to one of the reads behind a claim."""
+    """Replaces the reply to one of the reads that follow a claim."""
 
     def spoil(self, nth: int, error: int, body: bytes = b"") -> None:
-        """Answer the nth read behind the next claim with this error and body."""
+        """Answer the nth read after the next claim with this error and body."""
         self.replacement = (error, body)
         left = [0]
 
-        def look(request: Request) -> bool:
+        def match(request: Request) -> bool:
             if not left[0] and nth and CLAIM(request):
                 left[0] = nth
             elif left[0] > 0 and request.opcode == Opcode.MULTI_READ:
@@ -58,9 +58,9 @@ class SpoilingProxy(ZooKeeperProxy, _Spoiled):
                 if not left[0]:
                     self.xids.add(request.xid)
                     left[0] = -1
-            return False  # nothing is held
+            return False  # hold no request
 
-        self.hold_request(look)
+        self.hold_request(match)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 
 async def committed(session: zq.QueueSession, count: int) -> list[bytes]:
-    """Take this many messages, in one transaction each."""
+    """Take this many messages, each in its own transaction."""
     bodies: list[bytes] = []
     for _ in range(count):
         async with session.transaction() as tx:
@@ -109,7 +109,7 @@ async def test_a_read_that_fails_after_a_claim_leaves_no_lock_and_other_sessions
         await jobs.configure(zq.QueueConfig(ordered=True))
     for name in ("a", "b", "c"):
         await jobs.put(name.encode(), group=name if kind == "grouped" else None)
-    if kind == "touched":  # their version tells that they have been held before
+    if kind == "touched":  # their version shows that they have been held before
         items = account.path("jobs", "items")
         for name in await account.view.children(items):
             await account.view.set(f"{items}/{name}", await account.view.get(f"{items}/{name}"))
@@ -126,7 +126,7 @@ async def test_a_read_that_fails_after_a_claim_leaves_no_lock_and_other_sessions
 async def test_a_redelivered_message_is_taken_at_once_despite_the_lock_of_a_failed_claim(
     session: zq.QueueSession, other: zq.QueueSession, spoiling: SpoilingProxy, account: Account
 ) -> None:
-    """It is gone when it is locked, back before the lock has gone, and nothing else happens in the queue after that."""
+    """It is removed when the claim locks it, and redriven before the lock is removed; then the queue has no traffic."""
     jobs = other.queue("jobs")
     await jobs.put(b"a")
     claim = spoiling.hold_request(CLAIM)
@@ -144,9 +144,9 @@ async def test_a_redelivered_message_is_taken_at_once_despite_the_lock_of_a_fail
         with suppress(asyncio.CancelledError):
             await taking
         waiting = asyncio.ensure_future(committed(other, 1))
-        await asyncio.sleep(0.5)  # the other one listens
+        await asyncio.sleep(0.5)  # the other session is idle and has its watches set
         assert await jobs.dead_letters.redrive() == 1
-        await asyncio.sleep(0.5)  # and has met the lock
+        await asyncio.sleep(0.5)  # it has found the lock
         assert not waiting.done()
         removal.release()
         async with asyncio.timeout(20):
@@ -157,7 +157,7 @@ async def test_a_redelivered_message_is_taken_at_once_despite_the_lock_of_a_fail
 async def test_a_claim_whose_reply_was_lost_leaves_no_lock_on_an_unreadable_message(
     session: zq.QueueSession, other: zq.QueueSession, spoiling: SpoilingProxy, account: Account
 ) -> None:
-    """The claim is sent again and refused, since its own locks are there."""
+    """The claim is sent again and refused, since its own locks exist."""
     jobs = other.queue("jobs")
     await jobs.put(b"sealed")
     [name] = await account.view.children(account.path("jobs", "items"))

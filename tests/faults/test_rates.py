@@ -1,4 +1,4 @@
-"""A shared rate on a real server: under lost requests, late replies and stops, it is never exceeded."""
+"""A shared rate on a real server is never exceeded, despite lost requests, late replies and stopped listeners."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def operator(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 
 class Handled:
-    """When each call of a handler began."""
+    """The times at which the calls of a handler began."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
@@ -55,7 +55,7 @@ async def test_a_lease_whose_request_or_reply_is_lost_never_raises_the_rate(
     assert most_in_a_second(handled.begun) <= allowed(RATE)
 
 
-async def test_a_lease_that_is_answered_too_late_is_given_up(
+async def test_a_lease_of_a_rate_that_is_answered_too_late_is_not_used(
     proxy: ZooKeeperProxy, root: str, operator: zq.QueueSession
 ) -> None:
     jobs, handled = operator.queue("jobs"), Handled()
@@ -86,14 +86,14 @@ async def test_a_listener_that_is_stopped_during_a_lease_or_before_its_slot_ends
         listener.stop()
         await asyncio.wait_for(running, 5)
         held.release()
-        while await account.locks("jobs"):  # noqa: ASYNC110 - released when the connection goes on
+        while await account.locks("jobs"):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
 
         other = session.listener(session.queue("jobs"), handled, rate=0.001, rate_name="slow")
         running = asyncio.create_task(other.run())
-        while len(handled.begun) < 1:  # noqa: ASYNC110 - the server decides
+        while len(handled.begun) < 1:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
-        await asyncio.sleep(0.3)  # its next slot is in a quarter of an hour
+        await asyncio.sleep(0.3)  # its next slot is a quarter of an hour away
         assert await account.locks("jobs") == []  # other consumers can take the messages meanwhile
         other.stop()
         await asyncio.wait_for(running, 5)

@@ -29,7 +29,7 @@ OPTIONS = ServerOptions(heap=256, fsync=False, jvm_options=("-Dzookeeper.skipACL
 
 
 class Replaceable:
-    """Servers with a dynamic configuration, three at first."""
+    """Servers with a dynamic configuration, initially three."""
 
     def __init__(self, folder: Path) -> None:
         free = iter(free_ports(4 * 6))
@@ -39,12 +39,12 @@ class Replaceable:
         self._folder = folder
 
     def line(self, number: int) -> str:
-        """A server in the form of ZooKeeper's configuration."""
+        """Return the line for a server in ZooKeeper's configuration."""
         ports = self.ports[number]
         return f"127.0.0.1:{ports.quorum}:{ports.election}:participant;127.0.0.1:{ports.client}"
 
     def launch(self, number: int, members: Iterable[int]) -> None:
-        """Start the process of a server, which knows these members."""
+        """Start the process of a server whose configuration has these members."""
         servers = {f"server.{member}": self.line(member) for member in members}
         settings = {"standaloneEnabled": "false", "reconfigEnabled": "true", **servers}
         folder = self._folder / f"node-{number}"
@@ -55,7 +55,7 @@ class Replaceable:
         node.launch()
 
     async def replace(self, client: KazooClient, new: int) -> None:
-        """Add a server and remove the leader, or the first of the old ones if a new one leads."""
+        """Add a server and remove the leader, or the first old server if a new one leads."""
         modes = {number: await asyncio.to_thread(node.mode) for number, node in self.nodes.items() if node.running}
         old = min(modes, key=lambda number: (number > 3, modes[number] != "leader", number))
         await asyncio.to_thread(self.launch, new, [*modes, new])
@@ -66,7 +66,7 @@ class Replaceable:
 
 
 def reconfigure(client: KazooClient, line: str, *, joining: str | None = None, leaving: str | None = None) -> None:
-    """Change the members; the connection of this client may end with the role of its server before the answer."""
+    """Change the members; this client may lose its connection before the reply, when its server changes its role."""
     retry = client.retry
     assert retry is not None
     while (line in retry(client.get, "/zookeeper/config")[0].decode()) is (joining is None):
@@ -127,7 +127,7 @@ async def test_no_message_is_lost_or_repeated_while_all_servers_are_replaced(tmp
                 replaced.set()
                 await producing
                 async with asyncio.timeout(60):
-                    while handled.total() < len(stored):  # noqa: ASYNC110 - the listener and the loop fulfil it
+                    while handled.total() < len(stored):  # noqa: ASYNC110 - no event reports it
                         await asyncio.sleep(0.05)
                 reading.cancel()
             assert core_of(session).zookeeper.generation == 1, "the session has continued on the new servers"

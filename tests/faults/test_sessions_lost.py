@@ -1,4 +1,4 @@
-"""Lost connections and sessions: the outcomes that callers get are true, and all else continues automatically."""
+"""Lost connections and sessions: callers get true outcomes, and everything else continues automatically."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Blackout = Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]
 
 @pytest.fixture
 def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
-    """Cuts a consumer of ``jobs`` off, and has the server end its session; on leaving it may come back."""
+    """Disconnects a consumer of ``jobs`` until the server has ended its session; afterwards it can reconnect."""
 
     @asynccontextmanager
     async def of(session: zq.QueueSession) -> AsyncIterator[None]:
         proxy.refuse()
         proxy.reset_connections()
-        disposition = session._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
+        disposition = session._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface has the password
         close_elsewhere(quick, disposition.session_id, disposition.password)
         async with asyncio.timeout(60):
-            while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - the server's doing
+            while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
         yield
         await proxy.listen()
@@ -101,7 +101,7 @@ async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
         jobs = session.queue("jobs")
         await jobs.put(b"first")
         async with session.transaction() as tx:
-            assert await tx.take(jobs) is not None  # registers the session, by which its end is seen
+            assert await tx.take(jobs) is not None  # registers the session, so that its end can be observed
         fault = (proxy.hold_reply if applied else proxy.hold_request)(PUT)
         putting = asyncio.ensure_future(jobs.put(b"second"))
         await fault.struck()
@@ -113,7 +113,7 @@ async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
 
 
 async def slot_writes(account: Account) -> int:
-    """How often the commit slots below a root have been written."""
+    """Return how often the commit slots below a root have been written."""
     tree = await account.view.tree(f"{account.root}/.clients")
     return sum([await account.view.version(path) for path in tree if "/slot-" in path])
 
@@ -129,10 +129,11 @@ async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
         putting = asyncio.ensure_future(jobs.put(b"second"))
         await fault.struck()
         await account.view.set(account.path("jobs"), await account.view.get(account.path("jobs")))
-        proxy.reset_connections()  # the first copy is lost, and the second refused: the configuration has changed
+        # The request is lost; sent again, it is refused because the configuration has changed.
+        proxy.reset_connections()
         async with asyncio.timeout(30):
             await putting
-        assert await slot_writes(account) == before + 2, "one write of the slot by itself, one with the put"
+        assert await slot_writes(account) == before + 2, "one write of the slot alone, one with the put"
     assert await account.bodies("jobs") == [b"first", b"second"]
 
 
@@ -190,10 +191,10 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
     async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"%d" % number for number in range(8)])
-        async with asyncio.TaskGroup() as others:
+        async with asyncio.TaskGroup() as other_puts:
             proxy.stall()
             for _ in range(6):  # more than there are slots
-                others.create_task(jobs.put(b"late"))
+                other_puts.create_task(jobs.put(b"late"))
                 await asyncio.sleep(0)
             async with session.transaction(autocommit=False) as tx:
                 tx.put("jobs", b"mine")
@@ -221,7 +222,7 @@ async def test_a_rollback_past_its_deadline_returns_and_removes_the_lock_later(
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await tx.rollback(delay=0)
-            assert time.monotonic() - began < 30, "at most the session timeout after the deadline, not until it can"
+            assert time.monotonic() - began < 30, "at most a session timeout after the deadline"
             assert tx.outcome is zq.Outcome.ROLLED_BACK
         await proxy.listen()
         await account.unlocked("jobs")
@@ -244,11 +245,11 @@ async def test_an_idle_connection_reset_costs_the_next_call_less_than_half_a_sec
                 began = time.monotonic()
                 assert await jobs.size() == 2
                 times.append(time.monotonic() - began)
-            assert sorted(times)[1] < 0.5, times  # a machine that stood still is not the client's doing
+            assert sorted(times)[1] < 0.5, times  # two of the four, since the machine may stall
             assert set((await account.view.ephemerals(account.path("jobs", "locks"))).values()) == owners
             assert owners == {session._runtime.zookeeper.session_id}
         assert await account.locks("jobs") == []
-    print(f"\nthe slowest call after a reset took {max(times) * 1000:.0f} ms")  # noqa: T201 - the figure asked for
+    print(f"\nthe slowest call after a reset took {max(times) * 1000:.0f} ms")  # noqa: T201 - reports the measurement
 
 
 async def test_a_listener_survives_resets_and_handles_each_message_once(
@@ -269,7 +270,7 @@ async def test_a_listener_survives_resets_and_handles_each_message_once(
             for number in range(12):
                 await asyncio.sleep(0.02 + 0.005 * number)
                 proxy.reset_connections()
-            while await producer.queue("jobs").size():  # noqa: ASYNC110 - the listener empties it
+            while await producer.queue("jobs").size():  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
     assert sorted(await account.bodies("results"), key=int) == [b"%d" % number for number in range(total)]
     await account.unlocked("jobs")
@@ -295,8 +296,8 @@ async def test_a_listener_survives_the_end_of_its_zookeeper_session(
             await started.wait()
             async with blackout(session):
                 await other.queue("jobs").put(b"meanwhile")
-                going.set()  # the handler ends, and its commit must not be applied under a session that is over
-            while len(await account.bodies("results")) < 2:  # noqa: ASYNC110 - the listener fills it
+                going.set()  # the handler ends; its commit must not be applied, because its session is over
+            while len(await account.bodies("results")) < 2:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
         assert sorted(await account.bodies("results")) == [b"before", b"meanwhile"]
         assert await account.bodies("jobs") == []
@@ -309,7 +310,7 @@ async def test_a_listener_survives_the_end_of_its_zookeeper_session(
 async def test_a_loop_survives_the_end_of_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str, policy: zq.Policy, prefetch: int
 ) -> None:
-    seen: list[bytes] = []
+    delivered: list[bytes] = []
     async with (
         zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
         zq.connect(quick, root=root, session_timeout=20) as other,
@@ -318,18 +319,18 @@ async def test_a_loop_survives_the_end_of_its_zookeeper_session(
         await jobs.put_many([b"a", b"b", b"c"])
         async with jobs.consume(prefetch=prefetch) as deliveries, asyncio.timeout(60):
             async for delivery in deliveries:
-                seen.append(delivery.body)
+                delivered.append(delivery.body)
                 delivery.put("results", delivery.body)
-                if len(seen) == 2:
+                if len(delivered) == 2:
                     async with blackout(session):
                         await other.queue("jobs").put(b"d")
-                if len(seen) == 5:
+                if len(delivered) == 5:
                     await delivery.commit()
                     break
         await account.unlocked("jobs")
     assert sorted(await account.bodies("results")) == [b"a", b"b", b"c", b"d"]
     assert await account.bodies("jobs") == []
-    assert sorted(seen) == [b"a", b"b", b"b", b"c", b"d"]
+    assert sorted(delivered) == [b"a", b"b", b"b", b"c", b"d"]
 
 
 async def test_a_waiting_take_survives_the_end_of_its_zookeeper_session(
@@ -384,7 +385,7 @@ async def test_a_take_keeps_its_deadline_while_its_attempt_is_not_answered(
             fault.release()
             message = await tx.take(jobs, timeout=30)
             assert message is not None
-            assert message.attempt == 1, "what was never handed over costs no attempt"
+            assert message.attempt == 1, "a message that was not delivered uses no attempt"
             await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
 

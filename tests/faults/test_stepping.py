@@ -1,4 +1,4 @@
-"""The test tool `stepping`: what it reports if an operation ended before its task group cancelled it."""
+"""The test tool `stepping` reports correctly that an operation ended before its task group cancelled it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
 async def test_a_task_that_ends_before_its_group_cancels_it_has_returned(*, turns: int, returned: bool) -> None:
     """A sibling fails in one turn of the loop, and its group cancels the others in the next.
 
-    What ends in between has returned, though the group raises: asyncio's doing, in every run the same.
+    An operation that ends between these turns has returned, although asyncio's group raises.
     """
     suspensions = Suspensions()
     suspensions.install()
@@ -24,7 +24,7 @@ async def test_a_task_that_ends_before_its_group_cancels_it_has_returned(*, turn
         nonlocal ended
         answer: asyncio.Future[None] = loop.create_future()
         loop.call_soon(answer.set_result, None)
-        await answer  # struck here, when the answer is there
+        await answer  # the cancellation happens here, when the answer has arrived
         for _ in range(turns):
             await asyncio.sleep(0)
         ended = True

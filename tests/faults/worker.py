@@ -1,4 +1,4 @@
-"""A consumer in a separate process, to be killed, stopped and continued. It writes its actions to a file.
+"""A consumer in a separate process that tests kill, stop and continue. It writes its actions to a file.
 
 ``python -m tests.faults.worker <role> <hosts> <root> <journal> <session timeout>``
 """
@@ -20,7 +20,7 @@ MANY = 100_000
 
 
 class Journal:
-    """Lines that are on disk before anything else happens."""
+    """A file whose lines are on disk before the program continues."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -40,10 +40,10 @@ async def hold(session: zq.QueueSession, journal: Journal) -> None:
 
 
 async def hold_many(session: zq.QueueSession, journal: Journal) -> None:
-    """Take as many as the session may hold, and keep them."""
+    """Take as many messages as the session may hold, and keep them."""
     held = 0
     async with session.transaction(autocommit=False) as tx:
-        with suppress(zq.TransactionTooLargeError):  # which would roll back, and turn locks into timed ones
+        with suppress(zq.TransactionTooLargeError):  # the error would roll back, and replace the locks by timed ones
             while messages := await tx.take_many(session.queue("jobs"), 500):
                 held += len(messages)
                 journal.write(f"holds {held}")
@@ -51,13 +51,13 @@ async def hold_many(session: zq.QueueSession, journal: Journal) -> None:
 
 
 async def commit_late(session: zq.QueueSession, journal: Journal) -> None:
-    """Take a message, be stopped, and commit."""
+    """Take a message, wait to be stopped and continued, and commit."""
     async with session.transaction(autocommit=False) as tx:
         message = await tx.take(session.queue("jobs"), timeout=None)
         assert message is not None
         tx.put("results", b"from the one that was stopped")
         journal.write("holds")
-        while os.path.exists(f"{sys.argv[4]}.wait"):  # noqa: ASYNC110, ASYNC240, PTH110 - it stands still with the process
+        while os.path.exists(f"{sys.argv[4]}.wait"):  # noqa: ASYNC110, ASYNC240, PTH110 - blocking is harmless in this process
             await asyncio.sleep(0.005)
         try:
             await tx.commit()
@@ -68,7 +68,7 @@ async def commit_late(session: zq.QueueSession, journal: Journal) -> None:
 
 
 async def consume(session: zq.QueueSession, journal: Journal) -> None:
-    """Consume, and never finish; each delivery is told of before anything else."""
+    """Consume, and never finish a message; write each delivery to the journal first."""
     async with session.queue("jobs").consume() as deliveries:
         async for delivery in deliveries:
             journal.write(f"{delivery.body.decode()} {delivery.attempt}")

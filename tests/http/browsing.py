@@ -1,4 +1,4 @@
-"""Windows at the dashboard, queues to look at, and the check of each page by axe-core."""
+"""Browser windows on the dashboard, queues to show, and the check of each page by axe-core."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ REASONS: Final = ("ValueError: customer 17 has no address", "TimeoutError: the b
 
 @asynccontextmanager
 async def window(browser: Browser, service: Service, kind: str = "light", *, key: str = "") -> AsyncIterator[Page]:
-    """Open a window, signed in; it fails the test if anything on a page is refused or goes wrong."""
+    """Open a signed-in window; fail the test if a page has an error or violates its security policy."""
     context = await browser.new_context(base_url=service.url, **WINDOWS[kind])
     context.set_default_timeout(PATIENCE)
     page = await context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
+    page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
     await page.goto("/")
     await page.get_by_label("API key").fill(key or service.key)
     await page.keyboard.press("Enter")
@@ -52,23 +52,27 @@ async def window(browser: Browser, service: Service, kind: str = "light", *, key
 async def violations(page: Page) -> list[str]:
     """Return the violations of accessibility rules that axe-core finds on a page."""
     results = await Axe().run(page)
-    return [f"{one['id']}: {node['html'][:200]}" for one in results.response["violations"] for node in one["nodes"]]
+    return [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in results.response["violations"]
+        for node in violation["nodes"]
+    ]
 
 
 async def too_wide(page: Page) -> bool:
-    """Whether a page is wider than its window."""
+    """Return whether a page is wider than its window."""
     return bool(await page.evaluate("document.documentElement.scrollWidth > innerWidth"))
 
 
 async def keep(page: Page, name: str) -> None:
-    """Keep a picture for the documentation, when that is asked for."""
+    """Save a screenshot for the documentation if AIOZKQUEUE_SCREENSHOTS is set."""
     folder = os.environ.get("AIOZKQUEUE_SCREENSHOTS")
     if folder:
         await page.screenshot(path=Path(folder) / f"{name}.png")
 
 
 async def fill(session: zq.QueueSession) -> list[str]:
-    """Make queues of every kind; return the ids of the dead letters of ``orders``, the oldest first."""
+    """Create queues of every kind; return the ids of the dead letters of ``orders``, the oldest first."""
     orders = session.queue("orders")
     await orders.configure(
         zq.QueueConfig(policy=zq.ConsumeTimes(5, backoff=zq.Fixed(3600)), history=zq.History(payload=True))
@@ -87,7 +91,7 @@ async def fill(session: zq.QueueSession) -> list[str]:
                 await delivery.rollback(delay=3600)
             else:
                 await delivery.commit()
-    await orders.put_many([b'{"order": %d, "customer": "K-%d"}' % (one, 100 + one) for one in range(9, 20)])
+    await orders.put_many([b'{"order": %d, "customer": "K-%d"}' % (number, 100 + number) for number in range(9, 20)])
     await orders.put(b"grouped", group="nightly")
     await orders.put(b"later", delay=7200)
     await session.queue("invoices").put_many([b'{"invoice": %d}' % number for number in range(1, 31)])

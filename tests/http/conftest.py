@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["expire", "open_session", "session"]
 
-#: Whom clients trust, where nothing is encrypted: to read the authorities of the whole world takes longer than a test.
+#: An empty trust store for clients without encryption: loading the system's authorities takes longer than a test.
 NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-#: Longer than every limit of the server (30 s for a body, 9 s for ZooKeeper), so that a test sees the server's answer.
+#: Longer than every limit of the server (30 s for a body, 9 s for ZooKeeper), so that a test gets the server's answer.
 PATIENCE = 60
 
 
 @dataclass
 class Service:
-    """A running server, and a client of it whose key has all permissions."""
+    """A running server, and its client whose key has all permissions."""
 
     url: str
     http: httpx.AsyncClient
@@ -58,10 +58,10 @@ async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[st
     """Run a server on a free port; yield its address."""
     app = create_app(lambda: zq.connect(hosts, root=root, session_timeout=20), settings)
     running = server(app, host="127.0.0.1", port=0)
-    task = asyncio.create_task(running._serve())  # serve() would take the test run's signals
+    task = asyncio.create_task(running._serve())  # serve() would take over the signals of the test run
     try:
         async with asyncio.timeout(60):
-            while not running.started and not task.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+            while not running.started and not task.done():  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         if task.done():
             await task
@@ -73,13 +73,13 @@ async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[st
 
 
 async def polled(session: zq.QueueSession) -> bool:
-    """Whether somebody waits for messages of the queue ``q``."""
+    """Return whether a poll waits for messages of the queue ``q``."""
     return (await session.queue("q").stats()).consumers == 1
 
 
 @pytest.fixture
 async def key(session: zq.QueueSession) -> str:
-    """May do everything."""
+    """A key with all permissions."""
     return await Keys(core_of(session)).create("operator", ["queue|*|*"])
 
 

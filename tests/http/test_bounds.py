@@ -55,7 +55,7 @@ async def test_ended_claims_are_not_counted_and_hide_no_message_without_a_poll(
 
     await eventually(ended)
     shown = (await service.get(f"/{kind}/1/q/poll", params={"ttl": 0})).json()
-    assert sorted(one["payload"] for one in shown) == [2, 3]
+    assert sorted(message["payload"] for message in shown) == [2, 3]
     sampler = Sampler(session)
     await sampler.sample_all(0.0)
     assert (sampler.latest[native].in_flight, sampler.latest[native].retrying) == (0, 1)
@@ -66,10 +66,10 @@ async def test_messages_behind_a_held_group_are_not_shown_as_free(service: Servi
     queue = session.queue("q")
     await queue.put_many([b"1", b"2"], group="g")
     await queue.put(b"3")
-    assert [one["payload"] for one in await service.poll("q", ttl=0)] == [1, 2, 3]
+    assert [message["payload"] for message in await service.poll("q", ttl=0)] == [1, 2, 3]
     (lease,) = await queue.leases.take(lifetime=3600)
     assert lease.body == b"1"
-    assert [one["payload"] for one in await service.poll("q", ttl=0)] == [3]
+    assert [message["payload"] for message in await service.poll("q", ttl=0)] == [3]
 
 
 # -- purges
@@ -116,7 +116,7 @@ async def test_requests_to_a_deep_queue_do_not_block_the_loop(session: zq.QueueS
         native = "q" if kind is Kind.QUEUE else "DEDUP:q"
         if kind is Kind.DEDUPQ:
             await session.queue(native).configure(zq.QueueConfig(collapse=True))
-            await session.queue(native).put_many([b"%d" % one for one in range(20_000)])
+            await session.queue(native).put_many([b"%d" % number for number in range(20_000)])
         service = QueueService(session, kind, MessageIds(core_of(session)))
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "peek": lambda service=service: service.peek("q", 1000),  # type: ignore[misc]
@@ -133,7 +133,7 @@ async def test_requests_to_a_deep_queue_do_not_block_the_loop(session: zq.QueueS
         assert {name: took for name, took in longest.items() if took > TURN} == {}
 
 
-# -- queues that there are not
+# -- missing queues
 
 
 async def test_names_of_missing_queues_are_forgotten_and_create_no_queue(
@@ -172,7 +172,7 @@ async def test_a_long_poll_creates_no_queue_and_notices_a_new_one(
     begun = time.monotonic()
     sent = await service.post(f"/{kind}/1/q/send", json=7, headers={"X-BV-API-Key": service.key})
     assert sent.status_code == 200
-    assert [one["payload"] for one in (await waiting).json()] == [7]
+    assert [message["payload"] for message in (await waiting).json()] == [7]
     assert time.monotonic() - begun < 20
 
 
@@ -184,7 +184,7 @@ async def test_a_long_name_and_its_hash_are_two_queues(service: Service, kind: s
     for other in (f":{digest}", digest, f"sha256:{digest}"):
         assert (await service.get(f"/{kind}/1/{other}/peek")).json() == []
         assert (await service.get(f"/{kind}/1/{other}/size")).json() == 0
-    assert [one["payload"] for one in (await service.get(f"/{kind}/1/{long}/poll")).json()] == ["secret"]
+    assert [message["payload"] for message in (await service.get(f"/{kind}/1/{long}/poll")).json()] == ["secret"]
 
 
 # -- dead letters
@@ -192,8 +192,8 @@ async def test_a_long_name_and_its_hash_are_two_queues(service: Service, kind: s
 
 async def buried(session: zq.QueueSession, number: int, size: int) -> zq.Queue[bytes]:
     queue = session.queue("q")
-    for one in range(number):
-        await queue.put(b"%d:" % one + bytes(size))
+    for n in range(number):
+        await queue.put(b"%d:" % n + bytes(size))
         async with session.transaction() as tx:
             message = await tx.take(queue, timeout=30)
             assert message is not None

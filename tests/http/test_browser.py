@@ -1,6 +1,6 @@
 """The dashboard in a real browser: headless Chromium, driven by Playwright.
 
-``AIOZKQUEUE_SCREENSHOTS=docs/images`` keeps the pictures that the documentation shows.
+``AIOZKQUEUE_SCREENSHOTS=docs/images`` saves the screenshots for the documentation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.http.conftest import Service
 
-#: The pictures of the documentation, by page and window.
+#: The screenshots for the documentation, by page and window.
 PICTURES = {
     ("queues", "light"): "dashboard-queues",
     ("queues", "phone"): "dashboard-phone",
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(autouse=True)
 def _no_blocking_calls_on_the_loop() -> None:
-    """Not watched for here: Playwright looks its caller up in the source at each call."""
+    """Disable the check, since Playwright reads the source of its caller in each call."""
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def row(page: Page, name: str) -> object:
 
 
 async def confirm(page: Page, button: str, question: str) -> None:
-    """Press a button, and confirm on the page that it leads to."""
+    """Press a button, and confirm on the next page."""
     await page.get_by_role("button", name=f"{button}…").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text(question)
 
 
-async def told(page: Page, text: str) -> None:
+async def expect_notice(page: Page, text: str) -> None:
     await expect(page.get_by_role("status").first).to_have_text(text)
 
 
@@ -143,16 +143,16 @@ async def test_a_missing_page_is_shown_with_the_navigation_and_without_sign_in(p
 # -- queues
 
 
-async def test_queues_that_need_attention_look_so_and_idle_ones_fade(page: Page) -> None:
+async def test_queues_that_need_attention_are_highlighted_and_idle_ones_are_dimmed(page: Page) -> None:
     for name, text, kind in (
         ("invoices", "no consumers", "sick"),
         ("mails", "paused", "sick"),
         ("orders", "5 dead", "sick"),
         ("archive", "", "idle"),
     ):
-        one = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
-        await expect(one).to_have_class(kind)
-        await expect(one).to_contain_text(text)
+        queue_row = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+        await expect(queue_row).to_have_class(kind)
+        await expect(queue_row).to_contain_text(text)
     await page.get_by_role("link", name="Need attention 3").click()
     await expect(page.locator("tbody tr")).to_have_count(3)
 
@@ -250,12 +250,12 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await confirm(page, "Pause", "Pause the queue invoices?")
         assert not (await invoices.configuration()).paused
         await page.get_by_role("button", name="Pause", exact=True).click()
-        await told(page, "The queue invoices is paused.")
+        await expect_notice(page, "The queue invoices is paused.")
         await expect(page.locator(".heading .sign").first).to_have_text("paused")
         assert (await invoices.configuration()).paused
         await confirm(page, "Resume", "Resume the queue invoices?")
         await page.get_by_role("button", name="Resume", exact=True).click()
-        await told(page, "The queue invoices is resumed.")
+        await expect_notice(page, "The queue invoices is resumed.")
         assert not (await invoices.configuration()).paused
 
         await confirm(page, "Move all", "Move all messages of invoices?")
@@ -265,7 +265,9 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         assert not await session.queue("nosuch").exists()
         await page.get_by_label("To the queue").fill("archive")
         await page.get_by_role("button", name="Move").click()
-        await told(page, "The messages of invoices are being moved to archive; the page Moves shows the progress.")
+        await expect_notice(
+            page, "The messages of invoices are being moved to archive; the page Moves shows the progress."
+        )
 
         async def moved() -> bool:
             return await session.queue("archive").size() == 30
@@ -277,7 +279,7 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await page.goto("/queues/archive")
         await confirm(page, "Purge", "Purge all messages of archive?")
         await page.get_by_role("button", name="Purge").click()
-        await told(page, "The queue archive was emptied.")
+        await expect_notice(page, "The queue archive was emptied.")
         assert await session.queue("archive").size() == 0
 
         await page.goto("/queues/orders")
@@ -287,7 +289,7 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await page.goto("/queues/archive")
         await confirm(page, "Delete", "Delete the queue archive?")
         await page.get_by_role("button", name="Delete").click()
-        await told(page, "The queue archive was deleted.")
+        await expect_notice(page, "The queue archive was deleted.")
         await expect(page.get_by_role("link", name="archive", exact=True)).to_have_count(0)
         assert not await session.queue("archive").exists()
 
@@ -323,7 +325,7 @@ async def test_messages_are_searched_by_id_key_tag_group_and_status(page: Page, 
         await expect(page.get_by_label("Status")).to_have_value(status)
 
 
-async def test_a_message_shows_its_properties_its_payload_and_its_story(page: Page, dead: list[str]) -> None:
+async def test_a_message_shows_its_properties_its_payload_and_its_history(page: Page, dead: list[str]) -> None:
     await page.goto("/queues/orders/dead-letters")
     await page.get_by_role("link", name=dead[0]).click()
     for text in ("order-1", "country=de", TRACE, "shop", "dead-lettered"):
@@ -338,18 +340,20 @@ async def test_a_message_shows_its_properties_its_payload_and_its_story(page: Pa
 
 async def test_a_waiting_message_is_moved_and_cancelled(page: Page, session: zq.QueueSession) -> None:
     orders = session.queue("orders")
-    first, second = [one for one in await orders.peek(20) if b"K-109" in one.body or b"K-110" in one.body]
+    first, second = [
+        message for message in await orders.peek(20) if b"K-109" in message.body or b"K-110" in message.body
+    ]
     await page.goto(f"/queues/orders/messages/{first.id}")
     await confirm(page, "Move", f"Move the message {first.id} of orders?")
     await page.get_by_label("To the queue").fill("archive")
     await page.get_by_role("button", name="Move").click()
-    await told(page, "The message was moved to archive.")
+    await expect_notice(page, "The message was moved to archive.")
     (moved,) = await session.queue("archive").peek()
     assert (moved.id, moved.body) == (first.id, first.body)
     await page.goto(f"/queues/orders/messages/{second.id}")
     await confirm(page, "Cancel", f"Cancel the message {second.id} of orders?")
     await page.get_by_role("button", name="Cancel").click()
-    await told(page, "The message was cancelled.")
+    await expect_notice(page, "The message was cancelled.")
     assert (await orders.state(second.id)).status is zq.Status.CANCELLED
     await expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
 
@@ -391,21 +395,21 @@ async def test_dead_letters_are_redriven_and_deleted_and_the_filter_is_kept(
         assert await orders.dead_letters.size() == 5
         await page.get_by_label("Into another queue").fill("archive")
         await page.get_by_role("button", name="Redrive").click()
-        await told(page, "1 of 1 dead letter was redriven into archive.")
-        assert [one.id for one in await session.queue("archive").peek()] == [dead[0]]
+        await expect_notice(page, "1 of 1 dead letter was redriven into archive.")
+        assert [message.id for message in await session.queue("archive").peek()] == [dead[0]]
         await expect(page.get_by_role("searchbox")).to_have_value("VALUE")
         await expect(page.locator("tbody tr")).to_have_count(2)
         size = await orders.size()
         await confirm(page, "Redrive", "Redrive 2 dead letters of orders?")
         await page.get_by_role("button", name="Redrive 2").click()
-        await told(page, "2 of 2 dead letters were redriven.")
+        await expect_notice(page, "2 of 2 dead letters were redriven.")
         assert await orders.size() == size + 2
         await page.get_by_role("link", name="Clear").click()
         await confirm(page, "Delete", "Delete 2 dead letters of orders?")
         await page.get_by_role("link", name="Back").click()
         await confirm(page, "Delete", "Delete 2 dead letters of orders?")
         await page.get_by_role("button", name="Delete 2").click()
-        await told(page, "2 of 2 dead letters were deleted.")
+        await expect_notice(page, "2 of 2 dead letters were deleted.")
         assert await orders.dead_letters.size() == 0
 
 
@@ -442,13 +446,13 @@ async def test_a_dead_letter_is_readable_on_a_phone(chromium: Browser, service: 
 async def test_a_job_is_paused_and_resumed(page: Page) -> None:
     await page.goto("/jobs")
     await page.get_by_role("button", name="Pause nightly-report").click()
-    await told(page, "The job nightly-report is paused.")
+    await expect_notice(page, "The job nightly-report is paused.")
     await page.get_by_role("button", name="Resume nightly-report").click()
-    await told(page, "The job nightly-report is resumed.")
+    await expect_notice(page, "The job nightly-report is resumed.")
 
 
 async def test_a_bus_is_shown_with_the_backlog_of_each_group(page: Page, session: zq.QueueSession) -> None:
-    from pydantic import BaseModel  # noqa: PLC0415 - only here
+    from pydantic import BaseModel  # noqa: PLC0415 - needed only by this test
 
     class Event(BaseModel):
         number: int
@@ -482,8 +486,8 @@ async def test_a_key_without_permission_sees_the_reason(
 
 
 async def test_the_dashboard_follows_the_dark_color_scheme(page: Page) -> None:
-    grounds: dict[str, str] = {}
+    backgrounds: dict[str, str] = {}
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-        grounds[scheme] = await page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert grounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
+        backgrounds[scheme] = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert backgrounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}

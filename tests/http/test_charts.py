@@ -1,4 +1,4 @@
-"""The charts' samples: stored in ZooKeeper, the same for all servers, and kept when a server restarts."""
+"""The samples of the charts: stored in ZooKeeper, the same for all servers, and kept when a server restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 class Sampled:
-    """A server's sampler and charts, whose time passes as a test wants."""
+    """The sampler and the charts of a server, with a time that the test sets."""
 
     def __init__(self, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sampler = Sampler(session)
@@ -30,7 +30,7 @@ class Sampled:
         self._patch = monkeypatch
 
     async def at(self, moment: int) -> None:
-        """Take a sample at a time, and keep it if it is due."""
+        """Take a sample at this time, and store it if it is due."""
         self.sampler._kept = float("-inf")
         with self._patch.context() as patch:
             await self.sampler.sample_all(0.0)

@@ -82,7 +82,7 @@ async def test_a_queue_is_moved(queues: QueueServiceClient) -> None:
     await queues.send("from", 1)
     reference = await queues.move_async("from", "to")
     async with asyncio.timeout(60):
-        while (status := await queues.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - elsewhere
+        while (status := await queues.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.05)
     assert status == ServiceMove("from", "to", "COMPLETE")
     assert await queues.get_message_count("to") == 1
@@ -105,8 +105,8 @@ async def test_each_refusal_raises_its_own_type(service: Service, queues: QueueS
     with pytest.raises(UnknownMoveReferenceError) as unknown:
         await queues.get_move_status("nonsense")
     assert isinstance(unknown.value, LookupError)
-    async with QueueServiceClient(service.url, key="nobodys") as stranger:
-        for call in (stranger.send("q", 1), stranger.send_all({"q": [1]})):
+    async with QueueServiceClient(service.url, key="nobodys") as unauthorized:
+        for call in (unauthorized.send("q", 1), unauthorized.send_all({"q": [1]})):
             with pytest.raises(UnauthorizedError) as refused_key:
                 await call
             assert refused_key.value.status == 403
@@ -136,11 +136,11 @@ async def test_a_value_that_is_not_json_is_refused_before_it_is_sent() -> None:
     async with QueueServiceClient("http://one", transport=_Flaky()) as queues:
         for value in (object(), float("nan"), {b"bytes": 1}):
             with pytest.raises(zq.PayloadError):
-                await queues.send("q", value)  # type: ignore[arg-type]  # as from a program that is not checked
+                await queues.send("q", value)  # type: ignore[arg-type]  # as in a program without a type checker
 
 
 class _Flaky(httpx.AsyncBaseTransport):
-    """Fails this many times in these ways, then answers."""
+    """Fails with each of these failures in turn, then answers."""
 
     def __init__(self, *failures: int | Exception) -> None:
         self.failures = list(failures)
@@ -172,16 +172,16 @@ async def test_a_claim_under_a_second_holds_and_its_renewal_releases_nothing(
 
 @pytest.mark.parametrize(("asked", "sent"), [(0, "0"), (0.4, "1"), (1, "1"), (1.2, "2"), (timedelta(minutes=1), "60")])
 async def test_durations_are_rounded_up_to_whole_seconds(asked: float | timedelta, sent: str) -> None:
-    seen: list[httpx.URL] = []
+    urls: list[httpx.URL] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.url)
+        urls.append(request.url)
         return httpx.Response(200, json=[])
 
     async with QueueServiceClient("http://one", transport=httpx.MockTransport(answer)) as queues:
         await queues.poll("q", claim_ttl=asked, wait=asked)
         await queues.renew("q", ["id"], claim_ttl=asked)
-    poll, renew = seen
+    poll, renew = urls
     assert (poll.params["ttl"], poll.params.get("wait", "0"), renew.params["ttl"]) == (sent, sent, sent)
 
 
@@ -208,11 +208,11 @@ async def test_a_server_failure_is_retried_five_times(failure: int | Exception) 
     async with QueueServiceClient(FixedHosts("http://one", "http://two"), transport=flaky) as queues:
         assert await queues.get_message_count("q") == 7
     assert len(flaky.asked) == 6
-    hopeless = _Flaky(*[failure] * 7)
-    async with QueueServiceClient("http://one", transport=hopeless) as queues:
+    failing = _Flaky(*[failure] * 7)
+    async with QueueServiceClient("http://one", transport=failing) as queues:
         with pytest.raises(ServiceUnavailableError):
             await queues.get_message_count("q")
-    assert len(hopeless.asked) == 6
+    assert len(failing.asked) == 6
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 415, 429])
@@ -303,11 +303,11 @@ async def test_a_server_registers_again_in_its_next_session(
         before = await server_view.ephemerals(path)
         await expire(session)
 
-        async def again() -> bool:
+        async def registered_again() -> bool:
             now = await server_view.ephemerals(path)
             return bool(now) and now != before
 
-        await eventually(again, 60)
+        await eventually(registered_again, 60)
     for kind in ("queue", "dedupq"):
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
 

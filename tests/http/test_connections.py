@@ -1,4 +1,4 @@
-"""Connections: the limits on their number, and on the time in each state."""
+"""Connections: the limits on their number and on the time in each state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiozkqueue.http import Settings
 from aiozkqueue.http.crowd import Crowd
 from aiozkqueue.http.listening import listen, most_connections
 from tests.http.conftest import polled
-from tests.http.test_robustness import head, raw, works
+from tests.http.test_robustness import assert_still_serves, head, raw
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def test_responses_on_a_kept_connection_arrive_at_once(service: Service) -
             writer.write(head(service, "GET /ping"))
             await reader.readuntil(b"\r\n\r\npong")
             took.append(time.perf_counter() - begun)
-    assert statistics.median(took) < 0.035, "40 ms is what an answer takes that waits for an acknowledgement"
+    assert statistics.median(took) < 0.035, "an answer that waits for an acknowledgement takes 40 ms"
 
 
 async def test_an_unread_body_does_not_keep_a_connection_open(
@@ -71,7 +71,7 @@ async def test_an_unread_body_does_not_keep_a_connection_open(
         with suppress(ConnectionResetError):
             await reader.read()
         dripping.cancel()
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_an_early_response_reaches_a_client_that_is_still_sending(service: Service) -> None:
@@ -101,7 +101,7 @@ async def test_a_too_long_head_is_refused_even_if_it_arrives_at_once(service: Se
 async def test_a_head_sent_byte_by_byte_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.http.server.HEAD_TIMEOUT", 1.0)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
-        writer.write(head(service, "GET /ping"))  # the second request is no better than the first
+        writer.write(head(service, "GET /ping"))  # the limit also applies to the second request of a connection
         await reader.readuntil(b"pong")
 
         async def drip() -> None:
@@ -121,7 +121,7 @@ async def test_an_idle_connection_is_kept_longer_than_proxies_keep_theirs(servic
         for _ in range(2):
             writer.write(head(service, "GET /ping"))
             await reader.readuntil(b"pong")
-            await asyncio.sleep(6)  # uvicorn's own limit is 5 s
+            await asyncio.sleep(6)  # uvicorn's default limit is 5 s
         writer.write(head(service, "GET /ping"))
         await reader.readuntil(b"pong")
 
@@ -136,7 +136,7 @@ async def test_connections_without_a_request_do_not_block_others(
             _, writer = await stack.enter_async_context(raw(service))
             writer.write(head(service, "GET /ping")[: number % 40])
             await writer.drain()
-        await works(service)
+        await assert_still_serves(service)
         assert (await service.get("/live")).status_code == 200
 
 
@@ -164,7 +164,7 @@ async def test_the_server_reports_its_health_when_requests_take_all_connections(
             async with raw(service) as (reader, writer), asyncio.timeout(30):
                 writer.write(head(service, f"GET /{path}"))
                 assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(m
 
 
 class TestCrowd:
-    """The connections that must be closed."""
+    """The choice of the connection to close."""
 
     def test_every_connection_stays_while_there_is_room(self) -> None:
         crowd = Crowd[int](3, 2)
@@ -183,8 +183,8 @@ class TestCrowd:
     def test_an_address_beyond_its_share_loses_its_own_idle_connection_first(self) -> None:
         crowd = Crowd[int](10, 2)
         crowd.enter(0, "b")
-        for one in (1, 2):
-            crowd.enter(one, "a")
+        for connection in (1, 2):
+            crowd.enter(connection, "a")
         assert crowd.enter(3, "a") == (True, 1)
         crowd.work(2)
         crowd.work(3)
@@ -194,11 +194,11 @@ class TestCrowd:
     def test_the_address_with_the_most_connections_loses_one_when_all_are_taken(self) -> None:
         crowd = Crowd[int](4, 4)
         crowd.enter(0, "b")
-        for one in (1, 2, 3):
-            crowd.enter(one, "a")
+        for connection in (1, 2, 3):
+            crowd.enter(connection, "a")
         crowd.work(1)
         assert crowd.enter(4, "c") == (True, 2)
-        crowd.leave(2)  # the end of its connection is heard of later
+        crowd.leave(2)  # the end of its connection is reported later
         assert len(crowd) == 4
 
     def test_an_answered_connection_is_closed_before_one_that_has_sent_no_request(self) -> None:
@@ -211,16 +211,16 @@ class TestCrowd:
 
     def test_running_requests_are_never_cut_off(self) -> None:
         crowd = Crowd[int](2, 2)
-        for one in (1, 2):
-            crowd.enter(one, "a")
-            crowd.work(one)
+        for connection in (1, 2):
+            crowd.enter(connection, "a")
+            crowd.work(connection)
         assert crowd.enter(3, "b") == (False, None)
         crowd.leave(3)
         crowd.idle(2)
         assert crowd.enter(4, "b") == (True, 2)
 
 
-# -- patience
+# -- the setting `patience`
 
 
 async def test_the_time_of_a_slow_body_does_not_count_against_zookeeper(start: Starter) -> None:
@@ -250,7 +250,8 @@ async def test_a_client_that_reads_too_late_ends_no_claim_of_another_client(serv
 
     await service.post("/queue/1/q/sendbatch", json=["x" * 30_000] * 400)
     async with raw(service) as (_, writer):
-        writer.write(head(service, "GET /queue/1/q/poll?ttl=3&limit=400"))  # more than the buffers of a connection hold
+        # The response exceeds the buffers of a connection.
+        writer.write(head(service, "GET /queue/1/q/poll?ttl=3&limit=400"))
         await eventually(partial(claims, 400))
         await eventually(partial(claims, 0))
         assert len(await service.poll("q", ttl=600, limit=400)) == 400

@@ -1,4 +1,4 @@
-"""EmoDB's contract over a real socket: each route and its promises; `test_refusals` has the refusals."""
+"""EmoDB's contract over a real socket: each route and its guarantees. `test_refusals` has the refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
     return [message["payload"] for message in messages]
 
 
-# -- the rows
+# -- routes
 
 
 @kinds
@@ -39,10 +39,10 @@ async def test_any_json_value_is_polled_as_it_was_sent(service: Service, kind: s
     assert (sent.status_code, sent.json()) == (200, OK)
     polled = await service.get(f"/{kind}/1/q/poll")
     assert polled.headers["content-type"] == "application/json"
-    (one,) = polled.json()
-    assert set(one) == {"id", "payload"}
-    assert one["payload"] == message
-    assert type(one["payload"]) is type(message)
+    (message_polled,) = polled.json()
+    assert set(message_polled) == {"id", "payload"}
+    assert message_polled["payload"] == message
+    assert type(message_polled["payload"]) is type(message)
 
 
 @kinds
@@ -155,7 +155,7 @@ async def test_the_queue_and_dedup_services_are_separate(service: Service) -> No
     assert payloads((await service.get("/dedupq/1/q/peek")).json()) == [2]
 
 
-# -- what the words promise
+# -- guarantees
 
 
 async def test_a_poll_with_a_ttl_of_zero_claims_nothing(service: Service) -> None:
@@ -171,8 +171,8 @@ async def test_a_message_is_polled_again_after_its_claim_ends(service: Service) 
     await service.post("/queue/1/q/send", json=1)
     began = monotonic()
     (first,) = await service.poll("q", ttl=1)
-    (again,) = await service.poll("q", wait=60)
-    assert again == first
+    (repeated,) = await service.poll("q", wait=60)
+    assert repeated == first
     assert monotonic() - began > 0.95
 
 
@@ -200,9 +200,9 @@ async def test_a_renewal_with_a_ttl_of_zero_releases_the_claim(service: Service)
 
 async def test_an_acknowledgement_needs_no_live_claim_and_can_be_repeated(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
-    (seen, _) = (await service.get("/queue/1/q/peek")).json()
+    (peeked, _) = (await service.get("/queue/1/q/peek")).json()
     for _ in range(2):
-        assert (await service.post("/queue/1/q/ack", json=[seen["id"], seen["id"]])).json() == OK
+        assert (await service.post("/queue/1/q/ack", json=[peeked["id"], peeked["id"]])).json() == OK
     assert payloads(await service.poll("q")) == [2]
     assert (await service.post("/queue/1/q/ack", json=[])).json() == OK
 
@@ -274,7 +274,7 @@ async def test_json_of_the_maximum_depth_is_polled(service: Service) -> None:
     assert deep in polled.content
 
 
-# -- what EmoDB has not
+# -- additions to EmoDB
 
 
 async def test_a_long_poll_waits_for_a_message(service: Service) -> None:

@@ -43,7 +43,7 @@ PAGES = (
     "/queues/orders/messages",
     "/queues/orders/dead-letters",
 )
-#: Messages of a queue that cannot be listed within the time of a page.
+#: The messages of a queue that takes longer to list than a page waits.
 DEEP = 100_000
 
 
@@ -62,7 +62,7 @@ async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def received(session: zq.QueueSession) -> int:
-    """How many requests the server has received."""
+    """Return the number of requests that the ZooKeeper server has received."""
     (report,) = (await core_of(session).zookeeper.ask_servers("srvr")).values()
     found = re.search(r"Received: (\d+)", report or "")
     assert found is not None
@@ -83,7 +83,7 @@ async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
         return "/queues/orders" in (await browser.get("/")).text
 
     await eventually(shown)
-    monkeypatch.setattr(shared, "FRESH", 60.0)  # the requests of a busy machine take longer than five seconds
+    monkeypatch.setattr(shared, "FRESH", 60.0)  # on a busy machine, these requests take longer than five seconds
     counts, moments = [await received(session)], [time.monotonic()]
     for browsers in (1, 49):
         for _ in range(browsers):
@@ -91,11 +91,11 @@ async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
             assert {answer.status_code for answer in answers} == {200}
         counts.append(await received(session))
         moments.append(time.monotonic())
-    one, others = counts[1] - counts[0], counts[2] - counts[1]
-    if others > 2 * one:  # the service samples the queues whether or not a browser is open: how often in this time?
+    first, added = counts[1] - counts[0], counts[2] - counts[1]
+    if added > 2 * first:  # subtract the samples, which the service takes even without browsers
         await asyncio.sleep(moments[2] - moments[1])
-        others -= await received(session) - counts[2]
-    assert others <= 2 * one
+        added -= await received(session) - counts[2]
+    assert added <= 2 * first
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
     session: zq.QueueSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ZooKeeper answers the requests of a connection in their order, so a long listing has a separate session."""
+    """ZooKeeper answers the requests of a connection in order, so long listings use a separate session."""
     for module in (sampling, visit, dead_letters):
         monkeypatch.setattr(module, "MOST_LISTED", 50)
     monkeypatch.setattr(sampling, "LISTED", 50)
@@ -171,13 +171,13 @@ async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
 
         await eventually(shown)
         path = f"/deep/{folder}".encode()
-        listing = proxy.hold_reply(lambda one: path in one.body and one.opcode == Opcode.GET_CHILDREN)
+        listing = proxy.hold_reply(lambda request: path in request.body and request.opcode == Opcode.GET_CHILDREN)
 
         async def listed() -> bool:
             return bool(listing.requests)
 
         assert (await it.get(page)).status_code == 200
-        await eventually(listed)  # the page does not wait for it, and a busy machine needs longer until it begins
+        await eventually(listed)  # the page does not wait for the listing, which may begin later on a busy machine
         assert "being read" in (await it.get(waiting)).text
         for other in (*PAGES, "/servers", "/queues/deep", "/queues/deep/points", "/queues/deep/dead-letters"):
             assert (await it.get(other)).status_code == 200, other
@@ -193,6 +193,6 @@ async def fill(session: zq.QueueSession, name: str, number: int) -> None:
     """Create this many messages, faster than by puts."""
     core = core_of(session)
     lane = core.queue_state(name).paths.items
-    names = [Create(f"{lane}/item-iDeep{one:014d}-{one + 1:010d}", b"1") for one in range(number)]
+    names = [Create(f"{lane}/item-iDeep{n:014d}-{n + 1:010d}", b"1") for n in range(number)]
     for start in range(0, number, 5000):
         await asyncio.gather(*(core.zookeeper.multi(names[at : at + 500]) for at in range(start, start + 5000, 500)))

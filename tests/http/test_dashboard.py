@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Every page, of the queue ``jobs`` where it is one queue's.
+#: Every page; pages of a queue are those of ``jobs``.
 PAGES = (
     "/",
     "/dead-letters",
@@ -41,7 +41,7 @@ POISON = b'{"card": "<script>alert(1)</script>"}'
 
 @pytest.fixture
 async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """Signed in with the key that may do everything."""
+    """A browser that is signed in with the key that has all permissions."""
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
         answer = await client.post("/sign-in", data={"key": service.key})
         assert answer.status_code == 200
@@ -85,8 +85,8 @@ async def test_a_visitor_without_a_key_must_sign_in(service: Service) -> None:
         cookie = right.headers["set-cookie"]
         for attribute in ("HttpOnly", "SameSite=strict", "Path=/"):
             assert attribute in cookie
-        elsewhere = await client.post("/sign-in", data={"key": service.key}, headers={"Sec-Fetch-Site": "cross-site"})
-        assert elsewhere.status_code == 403
+        cross_site = await client.post("/sign-in", data={"key": service.key}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert cross_site.status_code == 403
 
 
 async def test_pages_allow_no_foreign_script(browser: httpx.AsyncClient, session: zq.QueueSession) -> None:
@@ -190,16 +190,16 @@ async def test_redriving_shows_the_number_of_dead_letters_first(
     form = {"proof": proof_in(page), "action": "redrive", "every": "1", "search": "other", "back": back}
     asked = await browser.post("/queues/jobs/actions", data=form)
     assert "Redrive 2 dead letters" in asked.text
-    assert await session.queue("jobs").size() == 0, "nothing is done yet"
+    assert await session.queue("jobs").size() == 0, "nothing is redriven before the confirmation"
     ids = re.findall(r'name="id" value="([^"]+)"', asked.text)
     assert sorted(ids) == sorted(dead[1:])
     done = await browser.post("/queues/jobs/actions", data={**form, "every": "", "confirmed": "yes", "id": ids})
     assert "2 of 2 dead letters were redriven" in done.text
     assert done.url.params["search"] == "other", "the search is kept"
     assert await session.queue("jobs").size() == 2
-    one = {"proof": form["proof"], "action": "delete", "id": [dead[0]]}
-    assert "deleted permanently" in (await browser.post("/queues/jobs/actions", data=one)).text
-    done = await browser.post("/queues/jobs/actions", data={**one, "confirmed": "yes"})
+    deletion = {"proof": form["proof"], "action": "delete", "id": [dead[0]]}
+    assert "deleted permanently" in (await browser.post("/queues/jobs/actions", data=deletion)).text
+    done = await browser.post("/queues/jobs/actions", data={**deletion, "confirmed": "yes"})
     assert "1 of 1 dead letter was deleted" in done.text
     assert await session.queue("jobs").dead_letters.size() == 0
 
@@ -209,8 +209,8 @@ async def test_a_form_without_a_valid_proof_changes_nothing(
 ) -> None:
     proof = proof_in(await browser.get("/queues/jobs/dead-letters"))
     change = {"action": "delete", "id": dead, "confirmed": "yes"}
-    for given in ({}, {"proof": ""}, {"proof": "0" * 64}, {"proof": "é"}):
-        assert (await browser.post("/queues/jobs/actions", data={**change, **given})).status_code == 403
+    for fields in ({}, {"proof": ""}, {"proof": "0" * 64}, {"proof": "é"}):
+        assert (await browser.post("/queues/jobs/actions", data={**change, **fields})).status_code == 403
     foreign = await browser.post(
         "/queues/jobs/actions", data={**change, "proof": proof}, headers={"Sec-Fetch-Site": "cross-site"}
     )
@@ -264,10 +264,10 @@ async def test_a_missing_queue_suggests_only_a_queue_that_the_key_may_see(
     await session.queue("order-audit").put(b"1")
     key = await Keys(core_of(session)).create("orders", ["queue|get_status|order*"])
     narrow = await Keys(core_of(session)).create("narrow", ["queue|get_status|ordrs", "queue|get_status|order-audit"])
-    for given, suggested in ((key, True), (narrow, False)):
+    for api_key, suggested in ((key, True), (narrow, False)):
         async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
-            await client.post("/sign-in", data={"key": given})
-            answer = await client.get("/queues/orders-" if given == key else "/queues/ordrs")
+            await client.post("/sign-in", data={"key": api_key})
+            answer = await client.get("/queues/orders-" if api_key == key else "/queues/ordrs")
             assert answer.status_code == 404
             assert ("Did you mean &#39;orders&#39;?" in answer.text) is suggested
             assert ("Did you mean" in answer.text) is suggested
@@ -283,7 +283,7 @@ async def test_every_link_of_a_mounted_dashboard_stays_below_its_path(
     zookeeper: str, queue_root: str, key: str
 ) -> None:
     from starlette.applications import Starlette  # noqa: PLC0415 - a user's own application
-    from starlette.routing import Mount  # noqa: PLC0415 - so too
+    from starlette.routing import Mount  # noqa: PLC0415 - a user's own application
 
     app = create_app(lambda: zq.connect(zookeeper, root=queue_root))
     outer = Starlette(routes=[Mount("/queues-of-ours", app)])
@@ -309,7 +309,7 @@ async def test_every_link_of_a_mounted_dashboard_stays_below_its_path(
 async def test_the_metrics_endpoint_counts_requests_and_queues(service: Service, session: zq.QueueSession) -> None:
     await service.post("/queue/1/jobs/sendbatch", json=[1, 2, 3])
     await service.get("/queue/1/jobs/poll", params={"limit": 0})
-    await service.get("/")  # looks at the queues
+    await service.get("/")  # the overview samples the queues
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as client:
         assert (await client.get("/metrics")).status_code == 403
         narrow = await Keys(core_of(session)).create("narrow", ["queue|get_status|jobs"])

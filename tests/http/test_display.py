@@ -1,4 +1,4 @@
-"""What the dashboard's pages show of figures, payloads, reasons and times; no server is needed."""
+"""How the dashboard displays figures, payloads, reasons and times; no server is needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_empty_queue_without_traffic_is_idle() -> None:
     assert not figures_of("q", EMPTY._replace(size=1), STILL, 1000.0).idle
 
 
-def test_the_time_to_drain_is_the_backlog_by_the_difference_of_the_rates() -> None:
+def test_the_time_to_drain_is_the_backlog_divided_by_the_difference_of_the_rates() -> None:
     backlog = EMPTY._replace(size=120, consumers=1)
     assert figures_of("q", backlog, Rates(1.0, 3.0), 1000.0).drain == 60.0
     assert figures_of("q", backlog, Rates(3.0, 3.0), 1000.0).drain is None
@@ -90,7 +90,7 @@ def test_a_payload_of_many_marks_is_shown_in_a_short_time() -> None:
         ("job 3f2a-77 failed at 0x7f9d05be6f10", "job 99-ab1 failed at 0x1"),
     ],
 )
-def test_reasons_that_differ_in_numbers_and_names_are_of_one_kind(reasons: tuple[str, str]) -> None:
+def test_reasons_that_differ_only_in_numbers_and_names_are_grouped(reasons: tuple[str, str]) -> None:
     assert kind_of(reasons[0]) == kind_of(reasons[1]) != kind_of("another reason")
 
 
@@ -106,7 +106,7 @@ def test_the_times_of_messages_are_the_median_and_the_95th_percentile() -> None:
     assert times_of([]).wait is None
 
 
-# -- readings that visitors share
+# -- shared readings
 
 
 async def test_visitors_share_a_reading_while_it_is_made_and_while_it_is_fresh() -> None:

@@ -27,7 +27,7 @@ WORDS = ("size", "waiting", "in flight", "delayed", "retrying")
 
 
 async def command(hosts: str, root: str, *arguments: str) -> dict[str, object]:
-    """Run the command with ``--json`` and return what it prints last."""
+    """Run the command with ``--json`` and return the last object that it prints."""
     environment = os.environ | {"AIOZKQUEUE_HOSTS": hosts, "AIOZKQUEUE_ROOT": root}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "aiozkqueue.cli", *arguments, "--json", env=environment, stdout=asyncio.subprocess.PIPE
@@ -38,7 +38,7 @@ async def command(hosts: str, root: str, *arguments: str) -> dict[str, object]:
 
 
 def row_of(page: str, queue: str) -> dict[str, str]:
-    """The cells of a queue's row in the dashboard's table, by their headings."""
+    """Return the cells of a queue's row in the dashboard's table, by heading."""
     heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", page)
     heads = [re.sub("<[^>]*>", "", head) for head in heads]
     row = next(row for row in page.split("<tr") if f">{queue}</a>" in row)
@@ -85,7 +85,7 @@ async def test_each_message_count_is_the_same_in_every_view(
                 page = (await browser.get("/")).text
                 return ">jobs</a>" in page and int(row_of(page, "jobs")["size"]) == expected["size"]
 
-            await eventually(shown_in_list)  # the queues are sampled every ten seconds
+            await eventually(shown_in_list)  # the service samples the queues every ten seconds
             row = row_of((await browser.get("/")).text, "jobs")
             assert {word: int(row[word]) for word in WORDS} == expected
             page = (await browser.get("/queues/jobs")).text

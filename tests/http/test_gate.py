@@ -20,13 +20,13 @@ ME = ("key", "me")
 
 
 class TestBuckets:
-    """How often somebody may come."""
+    """The number of requests that a client may send."""
 
     def test_a_client_above_its_rate_is_slowed_down_and_not_locked_out(self) -> None:
         buckets = Buckets(5)
-        let_in = [number / 10 for number in range(150) if not buckets.spend(ME, number / 10)]
-        assert len(let_in) == pytest.approx(10 + 15 * 5, abs=2)
-        assert [at for at in let_in if at > 10], "to the end"
+        allowed = [number / 10 for number in range(150) if not buckets.spend(ME, number / 10)]
+        assert len(allowed) == pytest.approx(10 + 15 * 5, abs=2)
+        assert [at for at in allowed if at > 10], "requests are accepted until the end"
 
     def test_a_limited_client_gets_the_time_until_its_next_request(self) -> None:
         buckets = Buckets(0.5)
@@ -36,7 +36,7 @@ class TestBuckets:
         assert buckets.spend(ME, wait - 0.1) > 0
         assert buckets.spend(ME, wait) == 0
 
-    def test_each_client_has_a_rate_limit_of_its_own(self) -> None:
+    def test_each_client_has_its_own_rate_limit(self) -> None:
         buckets = Buckets(1)
         assert [buckets.spend(ME, 0) > 0 for _ in range(4)] == [False, False, True, True]
         assert not buckets.spend(("peer", "me"), 0)
@@ -51,7 +51,7 @@ async def test_requests_with_unknown_keys_and_for_pages_are_limited_too(start: S
     ]
     assert unknown[0] == 403
     assert 429 in unknown
-    assert (await service.get("/queue/1/q/size")).status_code == 200, "who has a key does not pay for them"
+    assert (await service.get("/queue/1/q/size")).status_code == 200, "a key has its own rate"
     pages = await asyncio.gather(*[service.get("/", headers={"Cookie": "aiozkqueue-key=nobodys"}) for _ in range(8)])
     assert 429 in {page.status_code for page in pages}
 
@@ -102,7 +102,7 @@ async def test_a_setting_allows_any_host(start: Starter) -> None:
     assert (await service.get("/queue/1/q/size", headers={"Host": "any.example"})).status_code == 200
 
 
-# -- forms of strangers, and the log
+# -- forms of unknown visitors, and the log
 
 
 async def test_a_large_form_is_refused_before_sign_in(service: Service) -> None:
@@ -142,7 +142,7 @@ async def test_the_cookie_behind_an_https_proxy_is_for_this_host_and_https_only(
     assert "Path=/;" in sent
     cookie = {**https, "Cookie": sent.partition(";")[0]}
     assert (await service.get("/", headers=cookie)).status_code == 200
-    forged = {**https, "Cookie": f"aiozkqueue-key={service.key}"}  # as a page of plain HTTP could set it
+    forged = {**https, "Cookie": f"aiozkqueue-key={service.key}"}  # as a page over plain HTTP could set it
     refused = await service.get("/", headers=forged)
     assert refused.status_code == 403
     assert "Sign in" in refused.text

@@ -14,7 +14,7 @@ import pytest
 
 from aiozkqueue.http import Settings
 from aiozkqueue.http.core.limits import Pace
-from tests.http.test_robustness import head, raw, works
+from tests.http.test_robustness import assert_still_serves, head, raw
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,38 +28,38 @@ pytestmark = pytest.mark.timeout(240)
 
 JSON = {"Content-Type": "application/json"}
 KIB, MIB = 1024, 1024 * 1024
-#: Seconds of the loop's CPU between two of its turns. It is CPU, not time, since other processes take the machine away.
+#: The maximum seconds of CPU in one turn of the loop. It is CPU time, because other processes delay this one.
 MOST = 0.05
 TRIES = 3
 
 
 @pytest.fixture
 async def service(start: Starter) -> Service:
-    """A server that waits for ZooKeeper as long as a slow machine needs: these tests measure the loop alone."""
+    """A server that waits long for ZooKeeper, because these tests measure only the loop."""
     return await start(Settings(request_timeout=120))
 
 
-async def nothing() -> None: ...
+async def do_nothing() -> None: ...
 
 
-async def never_held_up(work: Work, before: Work = nothing) -> None:
-    """The loop turns all the time, whatever the server in it does.
+async def assert_never_blocked(work: Work, before: Work = do_nothing) -> None:
+    """Assert that no turn of the loop is too long during the work of the server.
 
-    A virtual machine that stands still for a moment counts that as CPU of the step in progress. So a step that is too
-    long must be so each time: a parser that blocks the loop does it again.
+    A virtual machine may count a stall as CPU time of the current turn. So the test only fails if a turn is too long in
+    each try, as it is if a parser blocks the loop.
     """
-    seen: list[float] = []
-    while not seen or (seen[-1] >= MOST and len(seen) < TRIES):
+    turns: list[float] = []
+    while not turns or (turns[-1] >= MOST and len(turns) < TRIES):
         await before()
-        seen.append(await longest_turn(work))
-    assert seen[-1] < MOST, f"in each try one turn of the loop took too long, ms of CPU: {[t * 1000 for t in seen]}"
+        turns.append(await longest_turn(work))
+    assert turns[-1] < MOST, f"one turn of the loop was too long in each try, ms of CPU: {[t * 1000 for t in turns]}"
 
 
 async def longest_turn(work: Work) -> float:
-    """Return the CPU time of the longest turn of the loop during the work, seconds."""
+    """Return the CPU seconds of the longest turn of the loop during the work."""
     longest, over = 0.0, asyncio.Event()
     gc.collect()
-    gc.freeze()  # as `aiozkqueue serve` does; a test run has far more objects than a server
+    gc.freeze()  # as `aiozkqueue serve` does, because a test run has far more objects than a server
 
     async def watch() -> None:
         nonlocal longest
@@ -79,7 +79,7 @@ async def longest_turn(work: Work) -> float:
 
 
 async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
-    """Send a body in small pieces, as a network does; return what the answer says."""
+    """Send a body in small pieces, as a network does; return the status and the headers of the response."""
     async with raw(service) as (reader, writer), asyncio.timeout(120):
         writer.write(head(service, f"POST /queue/1/{path}", **{"Content-Length": str(len(body)), **headers}))
 
@@ -90,16 +90,16 @@ async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple
                     writer.write(view[start : start + 32 * KIB])
                     await writer.drain()
             except ConnectionError:
-                pass  # the server has heard enough
+                pass  # the server has responded and closed the connection
 
         sending = asyncio.create_task(send())
         try:
             status = int((await reader.readline()).split()[1])
-            told = await reader.readuntil(b"\r\n\r\n")
+            headers_of_response = await reader.readuntil(b"\r\n\r\n")
         finally:
             sending.cancel()
             await asyncio.wait([sending])
-        return status, told
+        return status, headers_of_response
 
 
 HOSTILE: dict[str, Callable[[int], bytes]] = {
@@ -120,7 +120,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "not text": lambda size: b"\xff" * size,
     "two bytes a character": lambda size: "[],".encode("utf-16-le") * (size // 6),
 }
-#: Each takes half a minute, and is read as "empty arrays" is.
+#: Each of these takes half a minute, and is parsed in the same way as "empty arrays".
 LONGEST = {"empty strings", "numbers", "objects"}
 
 
@@ -136,8 +136,8 @@ async def test_a_hostile_body_never_blocks_the_event_loop(service: Service, kind
                 status, _ = await ask(service, path, body)
                 assert status in {200, 400, 413}
 
-    await never_held_up(send)
-    await works(service)
+    await assert_never_blocked(send)
+    await assert_still_serves(service)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Ser
         answers = await asyncio.gather(*[ask(service, "q/sendbatch", body) for _ in range(8)])
         assert {status for status, _ in answers} <= {200, 400, 413}
 
-    await never_held_up(send)
-    await works(service)
+    await assert_never_blocked(send)
+    await assert_still_serves(service)
 
 
-async def test_after_a_stop_of_the_process_bodies_are_not_read_later_by_as_long_again(
+async def test_the_time_for_which_a_process_was_stopped_does_not_delay_bodies_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stopped = 0.0
@@ -175,7 +175,7 @@ async def test_a_hundred_thousand_messages_never_block_the_event_loop(service: S
         assert (await ask(service, "q/sendbatch", body))[0] == 200
         sent += 100_000
 
-    await never_held_up(send)
+    await assert_never_blocked(send)
     assert (await service.get("/queue/1/q/size")).json() == sent
 
 
@@ -196,13 +196,13 @@ async def test_a_message_in_a_batch_has_the_limit_of_a_single_message(service: S
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
-# -- gzip, which EmoDB's clients send
+# -- gzip, which EmoDB's clients use
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
 async def test_a_body_can_be_gzip(service: Service, encoding: str) -> None:
     headers = {**JSON, "Content-Encoding": encoding}
-    body = gzip.compress(b'[{"a": "b"}, nu') + gzip.compress(b"ll]")  # of two members, which is one
+    body = gzip.compress(b'[{"a": "b"}, nu') + gzip.compress(b"ll]")  # two gzip members are one body
     assert (await service.post("/queue/1/q/sendbatch", content=body, headers=headers)).json() == {"success": True}
     polled = await service.poll("q")
     assert [message["payload"] for message in polled] == [{"a": "b"}, None]
@@ -259,11 +259,11 @@ async def test_a_gzip_body_over_the_limit_is_refused_without_inflating_all_of_it
             status, _ = await ask(service, path, body, **{"Content-Encoding": "gzip"})
             assert status in {400, 413}
 
-    await never_held_up(send)
-    await works(service)
+    await assert_never_blocked(send)
+    await assert_still_serves(service)
 
 
-# -- answers
+# -- responses
 
 
 @pytest.mark.parametrize(
@@ -285,11 +285,11 @@ async def test_many_large_messages_never_block_the_event_loop(
             assert read > 1000 * len(payload)
 
         async def fill() -> None:
-            """Put as many messages as a poll has claimed."""
+            """Replace the messages that the last poll has claimed."""
             waiting = (await session.queue("q").stats()).waiting
             await session.queue("q").put_many([payload] * (1000 - waiting))
 
-        await never_held_up(read_all, before=fill)
+        await assert_never_blocked(read_all, before=fill)
 
 
 async def test_a_body_full_of_ids_never_blocks_the_event_loop(service: Service, session: zq.QueueSession) -> None:
@@ -302,4 +302,4 @@ async def test_a_body_full_of_ids_never_blocks_the_event_loop(service: Service, 
             status, _ = await ask(service, path, body)
             assert status in {200, 413}
 
-    await never_held_up(send)
+    await assert_never_blocked(send)

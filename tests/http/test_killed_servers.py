@@ -1,4 +1,4 @@
-"""Servers over one ZooKeeper are equivalent: one finishes what another began, even after a kill."""
+"""Servers on one ZooKeeper are equivalent: each can finish work that another began, even after a kill."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ async def process(hosts: str, root: str, *options: str) -> AsyncIterator[tuple[s
 
 
 class Traffic:
-    """Clients that send and take numbered messages, and remember what they were told."""
+    """Clients that send and take numbered messages, and record the responses."""
 
     def __init__(self, queues: QueueServiceClient) -> None:
         self._queues = queues
-        self.sent: set[int] = set()  # the service said so
+        self.sent: set[int] = set()  # confirmed by the service
         self.acknowledged: set[int] = set()
-        self.gone: set[str] = set()  # the ids of those
-        self.repeated: set[str] = set()  # came again after their acknowledgement
+        self.gone: set[str] = set()  # the ids of acknowledged messages
+        self.repeated: set[str] = set()  # delivered again after their acknowledgement
         self.over = False
 
     async def produce(self, numbers: range) -> None:
@@ -72,13 +72,13 @@ class Traffic:
 
     async def consume(self) -> None:
         while not self.over:
-            asked_before = set(self.gone)
+            gone_before = set(self.gone)
             try:
                 messages = await self._queues.poll("q", claim_ttl=5, limit=5, wait=1)
             except ServiceError:
                 continue
             ids = {message.id: int(str(message.payload)) for message in messages}
-            self.repeated |= ids.keys() & asked_before
+            self.repeated |= ids.keys() & gone_before
             await asyncio.sleep(random.uniform(0, 0.05))
             try:
                 await self._queues.acknowledge("q", list(ids))
@@ -98,20 +98,21 @@ async def test_no_message_is_lost_when_one_of_two_servers_is_killed(zookeeper: s
         consumers = [asyncio.create_task(traffic.consume()) for _ in range(3)]
         producers = [asyncio.create_task(traffic.produce(range(start, start + 150))) for start in (0, 1000)]
         async with asyncio.timeout(120):
-            while len(traffic.sent) < 80:  # noqa: ASYNC110 - it looks on
+            while len(traffic.sent) < 80:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         victim.send_signal(signal.SIGKILL)
         async with asyncio.timeout(120):
             await asyncio.gather(*producers)
-            while not traffic.sent <= traffic.acknowledged:  # noqa: ASYNC110 - it looks on
+            while not traffic.sent <= traffic.acknowledged:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.1)
         traffic.over = True
         await asyncio.gather(*consumers)
-        assert len(traffic.sent) == 300, "with one server left, every send goes through"
+        assert len(traffic.sent) == 300, "every send succeeds while one server is left"
         assert traffic.repeated == set()
         survivor = await stack.enter_async_context(QueueServiceClient(other, key=key))
         async with asyncio.timeout(60):
-            while await survivor.get_message_count("q"):  # sent twice, by a client that was not told
+            # Messages that a client sent twice, because it got no response.
+            while await survivor.get_message_count("q"):
                 await survivor.acknowledge("q", [message.id for message in await survivor.poll("q", wait=1)])
 
 
@@ -134,7 +135,7 @@ async def test_a_message_polled_from_a_killed_server_is_acknowledged_through_ano
         await second.renew("q", [message.id for message in rest], claim_ttl=0)
         assert await second.poll("q") == rest
         async with asyncio.timeout(90):
-            while (await second.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - elsewhere
+            while (await second.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.1)
         assert (await second.get_move_status(reference)).status == "COMPLETE"
         assert await second.get_message_count("there") == 300
@@ -144,7 +145,7 @@ async def test_a_message_polled_from_a_killed_server_is_acknowledged_through_ano
 async def test_serve_prints_its_address_and_stops_at_a_signal(
     zookeeper: str, queue_root: str, key: str, session: zq.QueueSession
 ) -> None:
-    await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
+    await session.queue("q").configure(zq.QueueConfig(shards=1))  # creates the queue, so that a poll waits
     async with process(zookeeper, queue_root) as (url, server), QueueServiceClient(url, key=key) as queues:
         polling = asyncio.create_task(queues.poll("q", wait=60))
         await eventually(lambda: polled(session), 30)

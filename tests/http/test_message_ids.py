@@ -26,18 +26,18 @@ ILLEGAL = "java.lang.IllegalArgumentException"
 
 async def bury(session: zq.QueueSession, number: int) -> None:
     queue = session.queue("q")
-    await queue.put_many([b"%d" % one for one in range(number)])
+    await queue.put_many([b"%d" % n for n in range(number)])
     async with session.transaction() as tx:
         for message in await tx.take_many(queue, number, timeout=30):
             tx.reject(message, "broken")
 
 
 async def refused(service: Service, queue: str, ids: list[str]) -> None:
-    """Neither ack nor renew takes any of these ids, alone or among others."""
+    """Assert that neither ack nor renew accepts any of these ids, alone or with others."""
     for path in ("ack", "renew"):
-        for one in ids:
-            answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps([one]), headers=JSON)
-            assert (answer.status_code, answer.headers.get("X-BV-Exception")) == (400, ILLEGAL), one
+        for message_id in ids:
+            answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps([message_id]), headers=JSON)
+            assert (answer.status_code, answer.headers.get("X-BV-Exception")) == (400, ILLEGAL), message_id
         answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps(ids), headers=JSON)
         assert answer.status_code == 400
 
@@ -67,9 +67,9 @@ async def test_a_signed_id_of_a_path_outside_the_lanes_is_refused(
 async def test_forged_mangled_and_foreign_ids_are_refused_and_change_nothing(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
     await service.post("/queue/1/other/send", json=3)
-    (one, two) = await service.poll("q", ttl=3600)
+    (first, second) = await service.poll("q", ttl=3600)
     (foreign,) = await service.poll("other", ttl=3600)
-    place, secret, signature = one["id"].rsplit("~", 2)
+    place, secret, signature = first["id"].rsplit("~", 2)
     forged = [
         foreign["id"],
         lease_token("q", place.replace("~", "/")),
@@ -78,8 +78,8 @@ async def test_forged_mangled_and_foreign_ids_are_refused_and_change_nothing(ser
         f"{place}~{secret}~☃",
         f"{place}~{secret}~\ud800",
         f"{place}~00000000~{signature}",
-        f"{two['id'].rsplit('~', 2)[0]}~{secret}~{signature}",
-        one["id"] + " ",
+        f"{second['id'].rsplit('~', 2)[0]}~{secret}~{signature}",
+        first["id"] + " ",
         "",
         "~~",
         "~" * 3000,
@@ -94,7 +94,7 @@ async def test_an_id_from_one_server_is_valid_at_another(
 ) -> None:
     second = await start()
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
-    ids = [one["id"] for one in (await service.get("/queue/1/q/peek")).json()]
+    ids = [message["id"] for message in (await service.get("/queue/1/q/peek")).json()]
     assert (await second.post("/queue/1/q/ack", json=ids)).status_code == 200
     assert await session.queue("q").size() == 0
 
@@ -103,18 +103,18 @@ async def test_ids_stay_valid_after_one_rotation_and_are_refused_after_two(
     service: Service, start: Starter, session: zq.QueueSession
 ) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
-    (one,) = await service.poll("q", limit=1, ttl=3600)
-    (two,) = await service.poll("q", limit=1, ttl=3600)
+    (first,) = await service.poll("q", limit=1, ttl=3600)
+    (second,) = await service.poll("q", limit=1, ttl=3600)
     secrets = MessageIds(core_of(session))
     await secrets.rotate()
     newest = (await secrets.signer()).id
-    assert newest not in one["id"]
-    assert (await service.post("/queue/1/q/ack", json=[one["id"]])).status_code == 200
+    assert newest not in first["id"]
+    assert (await service.post("/queue/1/q/ack", json=[first["id"]])).status_code == 200
     await secrets.rotate()
     fresh = await start()
-    assert (await fresh.post("/queue/1/q/ack", json=[two["id"]])).status_code == 400
-    (three,) = await fresh.poll("q")
-    assert (await service.post("/queue/1/q/ack", json=[three["id"]])).status_code == 200
+    assert (await fresh.post("/queue/1/q/ack", json=[second["id"]])).status_code == 400
+    (third,) = await fresh.poll("q")
+    assert (await service.post("/queue/1/q/ack", json=[third["id"]])).status_code == 200
     assert await session.queue("q").size() == 1
 
 

@@ -19,7 +19,7 @@ async def test_head_gets_the_answer_of_get_without_a_body(service: Service, path
     got, headed = await service.get(path), await service.http.head(path)
     assert (headed.status_code, headed.content) == (got.status_code, b"") == (200, b"")
     assert headed.headers["content-type"] == got.headers["content-type"]
-    assert (await service.get(path)).status_code == 200, "the connection goes on"
+    assert (await service.get(path)).status_code == 200, "the connection stays open"
 
 
 async def test_head_of_a_poll_claims_nothing_and_does_not_wait(service: Service) -> None:

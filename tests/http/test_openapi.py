@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: each response is one that it describes, and none is a 5xx."""
+"""The OpenAPI document is correct: it describes each response, and no response is a 5xx."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _attack(url: str, key: str, kind: str, mode: str) -> None:
 
         every = list[Any](HealthCheck)
 
-        # The same examples in every run, so that a new finding does not depend on the run.
+        # The same examples in every run, so that the result does not depend on the run.
         @settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=every)
         @given(case=operation.as_strategy(generation_mode=modes[mode]))
         def attack(case: Case[Any]) -> None:
-            case.query.pop("wait", None)  # it would be granted
+            case.query.pop("wait", None)  # the server would wait as requested
             case.call_and_validate(base_url=url, headers={"X-BV-API-Key": key}, checks=CHECKS, timeout=60)
 
         attack()

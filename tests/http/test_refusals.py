@@ -1,4 +1,4 @@
-"""EmoDB's contract over a real socket: the refused requests, their responses, and the order of the checks."""
+"""EmoDB's contract over a real socket: refused requests, their responses, and the order of the checks."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_every_valid_queue_name_is_accepted(service: Service, kind: str, n
 
 async def test_a_message_can_take_up_to_30720_stored_bytes(service: Service) -> None:
     assert (await service.post("/queue/1/q/send", json="x" * 30_718)).json() == OK
-    padded = b' [ "' + b"x" * 30_714 + b'" , 1 ] '  # 30,720 without the blanks
+    padded = b' [ "' + b"x" * 30_714 + b'" , 1 ] '  # 30,720 bytes without the blanks
     assert (await service.post("/queue/1/q/send", content=padded, headers=JSON)).json() == OK
     for path, body in (
         ("q/send", "x" * 30_719),

@@ -32,7 +32,7 @@ JSON = {"Content-Type": "application/json"}
 
 @asynccontextmanager
 async def raw(service: Service) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which a test says what it likes."""
+    """A connection on which a test sends raw bytes."""
     host, _, port = service.url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -47,8 +47,8 @@ def head(service: Service, line: str, **headers: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-async def works(service: Service) -> None:
-    """Others are served."""
+async def assert_still_serves(service: Service) -> None:
+    """Assert that the server still serves other requests."""
     async with asyncio.timeout(30):
         assert (await service.post("/queue/1/others/send", json=1)).status_code == 200
         assert (await service.get("/queue/1/others/poll")).status_code == 200
@@ -66,7 +66,7 @@ async def test_a_client_that_stalls_in_its_request_is_disconnected(
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(sent)
             assert await reader.read() == b""
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_request_whose_body_never_arrives_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ async def test_a_request_whose_body_never_arrives_ends(service: Service, monkeyp
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
             assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_client_that_does_not_read_its_response_is_disconnected(
@@ -89,7 +89,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(
         own = writer.get_extra_info("sockname")
 
         def cut_off() -> bool:
-            return not any(one.raddr == own for one in psutil.Process().net_connections("tcp"))
+            return not any(connection.raddr == own for connection in psutil.Process().net_connections("tcp"))
 
         await eventually(lambda: asyncio.to_thread(cut_off), 90)
         taken = b""
@@ -99,7 +99,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(
         except ConnectionResetError:
             pass
         assert len(taken) < 30_000_000
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_arrives(start: Starter) -> None:
@@ -110,7 +110,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_arrives(start: Star
             if "Transfer-Encoding" in headers:
                 writer.write(b"3e9\r\n" + b"1" * 1001 + b"\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_request_with_too_many_messages_is_refused(start: Starter) -> None:
@@ -141,7 +141,7 @@ async def test_a_malformed_request_is_refused_and_its_connection_closed(service:
         except ConnectionResetError:
             answer = b""
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_many_malformed_requests_are_logged_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ async def test_a_request_cut_off_in_its_body_sends_no_message(service: Service) 
             if end == "half":
                 writer.write_eof()
                 assert await reader.read() == b""
-    await works(service)
+    await assert_still_serves(service)
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
@@ -178,7 +178,7 @@ async def test_five_hundred_idle_connections_do_not_block_new_ones(service: Serv
     host, _, port = service.url.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(500)]
     try:
-        await works(service)
+        await assert_still_serves(service)
     finally:
         for _, writer in idle:
             writer.close()
@@ -216,7 +216,7 @@ async def test_messages_of_a_poll_that_disconnects_are_delivered_or_released(ser
 async def test_messages_of_a_poll_cut_off_before_its_response_are_released(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client goes after the claim, while the answer is composed; a write to its connection raises nothing."""
+    """The client disconnects after the claim, before the response; a write to its connection does not raise."""
     composing, compose = asyncio.Event(), MessagesResponse._parts
 
     async def late(response: MessagesResponse) -> list[bytes]:
@@ -239,7 +239,7 @@ async def test_messages_of_a_poll_cut_off_before_its_response_are_released(
 
 
 async def test_a_key_above_its_rate_gets_a_retry_after(start: Starter, session: zq.QueueSession) -> None:
-    service = await start(Settings(rate=1))  # less often than any machine asks
+    service = await start(Settings(rate=1))  # a lower rate than the requests of any machine
     other = await Keys(core_of(session)).create("other", ["queue|*|*"])
     answers = [await service.get("/queue/1/q/size") for _ in range(40)]
     refused = [answer for answer in answers if answer.status_code == 429]
@@ -277,7 +277,7 @@ async def test_no_secret_is_logged(service: Service, caplog: pytest.LogCaptureFi
         assert secret not in ours
 
 
-# -- ZooKeeper away, and servers that stop
+# -- ZooKeeper unreachable, and servers that stop
 
 
 async def test_a_defect_that_ends_a_task_of_the_server_is_logged(
@@ -295,27 +295,27 @@ async def test_a_defect_that_ends_a_task_of_the_server_is_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_metrics_without_a_key_show_that_zookeeper_is_away(
+async def test_metrics_without_a_key_show_that_zookeeper_is_unreachable(
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
-    """Prometheus scrapes them during the outage that they are to report; a key could not be checked then."""
+    """Prometheus scrapes the metrics during the outage, when the server cannot check a key."""
     service = await start(Settings(anonymous=("queue|get_status|*",)), hosts=zookeeper_proxy.hosts)
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as prometheus:
         assert 'aiozkqueue_session_state{state="connected"} 1.0' in (await prometheus.get("/metrics")).text
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
 
-        async def away() -> bool:
+        async def unreachable() -> bool:
             return (await prometheus.get("/ready")).status_code == 503
 
-        await eventually(away, 30)
+        await eventually(unreachable, 30)
         answer = await prometheus.get("/metrics")
         assert (answer.status_code, 'aiozkqueue_session_state{state="connected"} 0.0' in answer.text) == (200, True)
         assert (await service.get("/metrics")).status_code == 503
     await zookeeper_proxy.listen()
 
 
-async def test_requests_get_a_retry_after_while_zookeeper_is_away(
+async def test_requests_get_a_retry_after_while_zookeeper_is_unreachable(
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     service = await start(Settings(request_timeout=0.5), hosts=zookeeper_proxy.hosts)
@@ -324,7 +324,7 @@ async def test_requests_get_a_retry_after_while_zookeeper_is_away(
         sent = await service.post("/queue/1/others/send", json=1)
         return sent.status_code == 200 and (await service.get("/queue/1/others/poll")).status_code == 200
 
-    await eventually(served, 60)  # so little patience may not suffice on a busy machine
+    await eventually(served, 60)  # the short timeout may not suffice on a busy machine
     assert (await service.get("/ready")).status_code == 200
     zookeeper_proxy.refuse()
     zookeeper_proxy.reset_connections()
@@ -348,7 +348,7 @@ async def test_requests_get_a_retry_after_while_zookeeper_is_away(
 async def test_a_server_that_stops_answers_its_waiting_polls(
     zookeeper: str, queue_root: str, key: str, session: zq.QueueSession
 ) -> None:
-    await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
+    await session.queue("q").configure(zq.QueueConfig(shards=1))  # creates the queue, so that a poll waits
     async with httpx.AsyncClient(headers={"X-BV-API-Key": key}, timeout=120) as client:
         async with serving(zookeeper, queue_root, Settings()) as url:
             polling = asyncio.create_task(client.get(f"{url}/queue/1/q/poll?wait=60"))

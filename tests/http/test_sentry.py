@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Dropped(Transport):
-    """A transport that sends nothing."""
+    """A transport that drops the events."""
 
     def capture_envelope(self, envelope: Envelope) -> None:
         del envelope
@@ -31,7 +31,7 @@ class Dropped(Transport):
 
 @pytest.fixture
 def sentry() -> Iterator[None]:
-    """Sentry with its own settings, which include the integration of FastAPI."""
+    """Sentry with its default settings, which include the integration of FastAPI."""
     with sentry_sdk.isolation_scope():
         sentry_sdk.init(dsn="https://key@sentry.example.com/1", transport=Dropped())
         yield
@@ -40,8 +40,8 @@ def sentry() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("sentry")
-async def test_bodies_are_read_beside_sentry(start: Starter) -> None:
-    service = await start()  # its routes are added now
+async def test_bodies_are_read_with_sentry_enabled(start: Starter) -> None:
+    service = await start()  # adds the routes while Sentry is active
     assert (await service.post("/queue/1/q/send", json=1)).status_code == 200
     assert (await service.post("/queue/1/q/sendbatch", json=[2, 3])).status_code == 200
     packed = gzip.compress(json.dumps([4]).encode())

@@ -1,4 +1,4 @@
-"""`aiozkqueue serve` as a process: how it is found, checked, frozen and stopped."""
+"""`aiozkqueue serve` as a process: discovery, health checks, outages and shutdown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def registered(cluster: str) -> list[str]:
 async def test_a_server_asked_to_stop_withdraws_drains_closes_its_session_and_exits_cleanly(
     zookeeper: str, queue_root: str, key: str, session: zq.QueueSession, kind: signal.Signals
 ) -> None:
-    await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
+    await session.queue("q").configure(zq.QueueConfig(shards=1))  # creates the queue, so that a poll waits
     cluster = f"stops-{time.time_ns()}"
     options = ("--cluster", cluster, "--session-timeout", "30")
     async with observer(zookeeper) as observed, process(zookeeper, queue_root, *options) as (url, server):
@@ -53,12 +53,12 @@ async def test_a_server_asked_to_stop_withdraws_drains_closes_its_session_and_ex
             polling = asyncio.create_task(queues.poll("q", wait=60))
             await eventually(lambda: polled(session), 30)
             server.send_signal(kind)
-            assert await polling == [], "a client that waits is answered, not cut off"
+            assert await polling == [], "a waiting poll gets a response"
             for folder in folders:
-                assert await observed.children(folder) == [], "no client is sent here any more"
+                assert await observed.children(folder) == [], "the server is no longer registered"
         async with asyncio.timeout(60):
             assert await asyncio.to_thread(server.wait) == 0
-        # Its session has ended with it, not 30 s later: an ephemeral znode of it would still be there.
+        # Its session has ended with it, not 30 s later, since it has no ephemeral znode any more.
         left = await observed.ephemerals(queue_root)
         assert set(left.values()) <= {core_of(session).zookeeper.session_id}
 
@@ -73,7 +73,7 @@ async def test_a_second_signal_aborts_requests_and_still_ends_the_application(
     ):
         host, _, port = url.removeprefix("http://").partition(":")
         answered, asking = await asyncio.open_connection(host, int(port))
-        asking.write(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n1".encode())  # the body never ends
+        asking.write(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n1".encode())  # an incomplete body
         assert (await answered.readline()).startswith(b"HTTP/1.1 100 ")  # the request is active
         server.send_signal(signal.SIGTERM)
 
@@ -127,7 +127,7 @@ async def test_a_server_that_lost_zookeeper_can_be_stopped(zookeeper_proxy: ZooK
 
 
 async def admin_url(zookeeper: str, cluster: str) -> str:
-    """The fields of a registration that Ostrich's clients read."""
+    """Return the admin URL of a registration, as Ostrich's clients read it."""
     async with observer(zookeeper) as observed:
         folder = registered(cluster)[0]
 
@@ -181,7 +181,7 @@ async def test_the_server_port_serves_health_checks_if_the_next_port_is_taken(zo
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that are free, the first with the one after it."""
+    """Return two free ports; the port after the first one is free, too."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
             port = first.getsockname()[1]
@@ -207,17 +207,18 @@ async def test_without_zookeeper_a_server_is_not_healthy(
             return (await client.head("/healthcheck")).status_code == 503
 
         await eventually(unhealthy, 60)
-        await asyncio.sleep(1.5)  # an interruption that is shorter is waited out
+        await asyncio.sleep(1.5)  # requests wait out shorter interruptions
         begun = time.monotonic()
         for _ in range(5):
             assert (await client.post("/queue/1/q/send", json=1)).status_code == 503
-        assert time.monotonic() - begun < 5, "refused at once while ZooKeeper is known to be away"
+        assert time.monotonic() - begun < 5, "requests are refused at once while ZooKeeper is known to be unreachable"
 
 
 async def test_an_outage_of_both_sessions_of_a_server_is_logged_once(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (1.5,))  # what comes after that takes five minutes
+    # The next message would follow after five minutes.
+    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (1.5,))
     caplog.set_level(logging.INFO, "aiozkqueue.zookeeper")
 
     def lines(text: str) -> list[str]:
@@ -228,18 +229,18 @@ async def test_an_outage_of_both_sessions_of_a_server_is_logged_once(
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
 
-        async def lasts() -> bool:
+        async def outage_logged() -> bool:
             return bool(lines("no connection to "))
 
-        await eventually(lasts, 60)
-        await asyncio.sleep(3)  # each session has tried again
+        await eventually(outage_logged, 60)
+        await asyncio.sleep(3)  # time for each session to try again
         await zookeeper_proxy.listen()
 
-        async def back() -> bool:
+        async def resumed() -> bool:
             return bool(lines("resumed session")) and zookeeper_proxy.connections == 2
 
-        await eventually(back, 60)
-        await asyncio.sleep(1)  # both are established
+        await eventually(resumed, 60)
+        await asyncio.sleep(1)  # time for both sessions to be established
         assert [len(lines(text)) for text in ("lost", "no connection to ", "resumed session")] == [1, 1, 1], caplog.text
 
 
@@ -260,16 +261,16 @@ async def test_an_outage_of_the_session_for_listings_alone_is_logged(
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
 
-        async def lasts() -> bool:
+        async def outage_logged() -> bool:
             return "no connection to " in caplog.text
 
-        await eventually(lasts, 60)
+        await eventually(outage_logged, 60)
         await zookeeper_proxy.listen()
 
-        async def back() -> bool:
+        async def resumed() -> bool:
             return "resumed session" in caplog.text
 
-        await eventually(back, 60)
+        await eventually(resumed, 60)
 
 
 async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
@@ -285,7 +286,7 @@ async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
         answer = await client.post("/queue/1/q/send", json=2)
         took = time.monotonic() - begun
         assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
-        assert took < 8, "a commit that is given up ends up to ten seconds later; its client does not wait for that"
+        assert took < 8, "the client does not wait for the end of an abandoned commit, up to ten seconds later"
         zookeeper_proxy.heal()
 
 
@@ -293,7 +294,7 @@ async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
 async def test_a_registration_that_an_acl_refuses_is_logged_with_its_remedy(
     session: zq.QueueSession, caplog: pytest.LogCaptureFixture, *, stale: bool
 ) -> None:
-    """With an entry of an earlier session, the removal of it is refused; otherwise, its own entry is."""
+    """The removal of a stale entry is refused, or the creation of the server's own entry if there is no stale one."""
     zookeeper = core_of(session).zookeeper
     registration = Registration(f"refused-{time.time_ns()}", "host:1", "host:2")
     path = folder(registration.cluster, Kind.QUEUE)

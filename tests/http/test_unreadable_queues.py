@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-#: 2.8 KB that would make 262,144 lanes.
-HUGE = json.dumps({"shards": 1024, "width": 1024, "priorities": {str(one): {} for one in range(-128, 128)}}).encode()
+#: A configuration of 2.8 KB with 262,144 lanes.
+HUGE = json.dumps(
+    {"shards": 1024, "width": 1024, "priorities": {str(priority): {} for priority in range(-128, 128)}}
+).encode()
 CONFIGURATIONS = {
     "no-json": b"{",
     "a-newer-policy": b'{"policy": {"kind": "of-tomorrow"}}',
@@ -33,10 +35,10 @@ CONFIGURATIONS = {
 
 @pytest.fixture
 async def denied(session: zq.QueueSession, zookeeper: str, queue_root: str) -> str:
-    """A queue that belongs to another user alone."""
+    """A queue that only another user may access."""
     await session.queue("good").put_many([b"1", b"2"])
-    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("other", "secret")]) as others:
-        await others.queue("denied").put(b"3")
+    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("other", "secret")]) as owner:
+        await owner.queue("denied").put(b"3")
     return "denied"
 
 
@@ -64,7 +66,7 @@ async def others_are_shown(service: Service, browser: httpx.AsyncClient, bad: st
         assert overview.status_code == 200
         return '/queues/good">good</a>' in overview.text and f"<dt>{bad}</dt>" in overview.text
 
-    await eventually(shown)  # a look is believed for a second
+    await eventually(shown)  # readings are reused for a second
     assert (await browser.get("/queues/good")).status_code == 200
     assert (await service.get("/queue/1/good/size")).json() == 2
     lines = (await service.get("/metrics")).text.splitlines()

@@ -1,4 +1,4 @@
-"""The fixtures of the security tests: a TLS server, one that requires certificates, users, an independent client."""
+"""The fixtures of the security tests: a server with TLS and users, the command, and an independent superuser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing import EmbeddedZooKeeper
 
-#: Not to be found in any log, repr, error or output.
+#: Must not occur in any log, repr, error or output.
 ALICE_SECRET = "al1ce-s3cret"
 MALLORY_SECRET = "mall0ry-s3cret"
 USERS = {"alice": ALICE_SECRET, "mallory": MALLORY_SECRET}
@@ -34,7 +34,7 @@ USERS = {"alice": ALICE_SECRET, "mallory": MALLORY_SECRET}
 
 @dataclass(frozen=True)
 class Identity:
-    """A user, and a stranger of the same scheme."""
+    """A user, and an unauthorized user of the same scheme."""
 
     alice: zq.Auth
     mallory: zq.Auth
@@ -50,7 +50,7 @@ IDENTITIES = {
 def secured(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates
 ) -> EmbeddedZooKeeper:
-    """A server with TLS and SASL users, and a superuser who may look at everything."""
+    """A server with TLS and SASL users, and a superuser who may read everything."""
     return embedded_server(
         ServerOptions(
             tls=certificates.server_tls(),
@@ -63,7 +63,7 @@ def secured(
 
 @pytest.fixture
 def cli() -> Iterator[Cli]:
-    """The command, with nothing told of where ZooKeeper is."""
+    """The command, without variables for the server and the root."""
     with ExitStack() as stack:
         yield Cli(dict(os.environ), stack)
 
@@ -74,13 +74,13 @@ def root() -> str:
 
 
 class Superuser:
-    """Sees every znode and its ACL, whoever made it."""
+    """A client that may read every znode and its ACL."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
 
     async def acls(self, path: str) -> dict[str, list[ACL]]:
-        """Of a znode and all below it."""
+        """Return the ACLs of a znode and of all znodes below it."""
         return await asyncio.to_thread(self._walk, path)
 
     async def data(self, path: str) -> dict[str, bytes]:
@@ -93,7 +93,7 @@ class Superuser:
         try:
             found = {path: self._client.get_acls(path)[0]}
             names = self._client.get_children(path)
-        except NoNodeError:  # removed since its parent was listed: a lock of a working client
+        except NoNodeError:  # a lock that a client removed after its parent was listed
             return {}
         for name in names or ():
             found |= self._walk(f"{path}/{name}")
@@ -111,7 +111,7 @@ async def superuser(secured: EmbeddedZooKeeper) -> AsyncIterator[Superuser]:
 
 @pytest.fixture
 async def trusting(certificates: Certificates) -> ssl.SSLContext:
-    """Trusts the server's authority."""
+    """A TLS context that trusts the server's authority."""
     return await asyncio.to_thread(certificates.client_context)
 
 

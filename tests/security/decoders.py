@@ -1,4 +1,4 @@
-"""Every decoder of bytes that other programs may write: it reads them, or refuses them with its own error."""
+"""Every decoder of bytes that other programs may write: it reads the bytes, or refuses them with its own error."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def envelope(data: bytes) -> None:
 
 
 def config(data: bytes) -> None:
-    again = StoredConfig.decode(data)
-    assert StoredConfig.decode(again.encode()) == again
+    decoded = StoredConfig.decode(data)
+    assert StoredConfig.decode(decoded.encode()) == decoded
 
 
 def bundle(data: bytes) -> None:
@@ -52,8 +52,8 @@ def bundle(data: bytes) -> None:
 
 
 def bundle_record(data: bytes) -> None:
-    again = BundleRecord.decode(data)
-    assert BundleRecord.decode(again.encode()) == again
+    decoded = BundleRecord.decode(data)
+    assert BundleRecord.decode(decoded.encode()) == decoded
 
 
 def lock(data: bytes) -> None:
@@ -65,9 +65,10 @@ def attempts(data: bytes) -> None:
 
 
 def job(data: bytes) -> None:
-    again = JobRecord.decode(data)
-    with contextlib.suppress(InvalidOptionError):  # what others added may be too much to be written again
-        assert JobRecord.decode(again.encode()) == again
+    decoded = JobRecord.decode(data)
+    # Fields that other programs added may exceed the limit of what we write.
+    with contextlib.suppress(InvalidOptionError):
+        assert JobRecord.decode(decoded.encode()) == decoded
 
 
 def move(data: bytes) -> None:
@@ -77,13 +78,13 @@ def move(data: bytes) -> None:
 def samples(data: bytes) -> None:
     for stored in (data, zlib.compress(data)):
         with contextlib.suppress(MalformedError):
-            again = SampleRecord.decode(stored)
-            assert SampleRecord.decode(again.encode()) == again
+            decoded = SampleRecord.decode(stored)
+            assert SampleRecord.decode(decoded.encode()) == decoded
 
 
 def bus(data: bytes) -> None:
-    again = BusRecord.decode(data)
-    assert BusRecord.decode(again.encode()) == again
+    decoded = BusRecord.decode(data)
+    assert BusRecord.decode(decoded.encode()) == decoded
 
 
 def history(data: bytes) -> None:
@@ -110,9 +111,9 @@ _EVENTS = EventTypes(_Event)
 
 def event(data: bytes) -> None:
     names, _, payload = data.partition(b"\n")
-    for said in (names.decode("utf-8", "replace"), "_Event"):
+    for name in (names.decode("utf-8", "replace"), "_Event"):
         with contextlib.suppress(PayloadError):
-            _EVENTS.decode(said, payload, "bus")
+            _EVENTS.decode(name, payload, "bus")
 
 
 def names(data: bytes) -> None:
@@ -143,8 +144,8 @@ def replies(data: bytes) -> None:
 
 
 DECODERS: dict[str, Callable[[bytes], None]] = {
-    one.__name__: one
-    for one in (
+    decoder.__name__: decoder
+    for decoder in (
         envelope,
         config,
         bundle,
@@ -166,7 +167,7 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
 
 
 def typed(decoder: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Let pass what a decoder may raise."""
+    """Return the decoder, with the errors that it may raise suppressed."""
 
     def one_input(data: bytes) -> None:
         try:

@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-#: Examples a test, of `make fuzz`; 0 in a run of all tests.
+#: Examples per test in `make fuzz`; 0 in a run of all tests.
 LONG = int(os.environ.get("AIOZKQUEUE_FUZZ", "0"))
 
 FUZZ = settings(

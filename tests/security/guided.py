@@ -1,7 +1,7 @@
 """Hostile bytes for every decoder, guided by coverage: ``python -m tests.security.guided <decoder>``.
 
 Needs `atheris`, which is not among the development tools: ``pip install atheris``. Options of libFuzzer follow the name
-of the decoder, ``-max_total_time=60`` say.
+of the decoder, for example ``-max_total_time=60``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def main() -> int:
     try:
         guide: Any = import_module("atheris")
     except ImportError:
-        print("atheris is not installed: .venv/bin/pip install atheris", file=sys.stderr)  # noqa: T201 - for a person
+        print("atheris is not installed: .venv/bin/pip install atheris", file=sys.stderr)  # noqa: T201 - the output of a program
         return 1
     with guide.instrument_imports(include=["aiozkqueue"]):
         decoders = import_module("tests.security.decoders")

@@ -1,4 +1,4 @@
-"""ACLs are on every znode, and an unauthorized user can change nothing."""
+"""Every znode has the ACL of its session, and an unauthorized user cannot change anything."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SCHEMES = pytest.mark.parametrize("identity", list(IDENTITIES.values()), ids=list(IDENTITIES))
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
-#: Folders in a queue, and beside the queues.
+#: Folders in a queue, and folders next to the queues.
 KINDS = {"items", "lanes", "locks", "due", "meta", "dlq", "consumers", "keys", "later", "history", "filters"} | {
     ".moves", ".schedule", ".notifications", ".buses", ".keys", ".clients",
 }  # fmt: skip
@@ -42,7 +42,7 @@ RETRIED = zq.ConsumeTimes(9, backoff=zq.Fixed(600))
 
 
 async def use_everything(session: zq.QueueSession) -> None:
-    """Every feature that makes znodes, with something left lying of each kind."""
+    """Use the features that create znodes, and leave a znode of each kind."""
     plain = session.queue("plain")
     await plain.put_many([b"%d" % number for number in range(6)], key="k", headers={"h": "1"})
     async with session.transaction() as tx:
@@ -54,7 +54,7 @@ async def use_everything(session: zq.QueueSession) -> None:
     counted = session.queue("counted", policy=RETRIED)
     await counted.put_many([b"1", b"2", b"3"])
     async with counted.consume(settle="explicit", prefetch=1) as deliveries:
-        await (await anext(deliveries)).rollback()  # a timed lock, a due node, a record of attempts
+        await (await anext(deliveries)).rollback()  # creates a timed lock, a due node and an attempt record
     await session.queue("wide").configure(zq.QueueConfig(shards=3))
     await session.queue("wide").put_many([b"%d" % number for number in range(9)])
     await plain.put(b"\xf5zq1 like an envelope")
@@ -62,7 +62,7 @@ async def use_everything(session: zq.QueueSession) -> None:
 
     async def handler(_: zq.Delivery[bytes]) -> None:
         handled.set()
-        raise zq.Reject("listened to, and of no use")
+        raise zq.Reject("rejected by the listener")
 
     async with session.listener(session.queue("wide"), handler):
         await asyncio.wait_for(handled.wait(), 60)
@@ -76,14 +76,14 @@ class Event(BaseModel):
 
 
 async def use_every_feature(session: zq.QueueSession) -> None:
-    """The other options of a queue, and the znodes outside the queues."""
+    """Use the other options of a queue, and the features with znodes outside queues."""
     full = session.queue("full")
     await full.configure(zq.QueueConfig(history=zq.History(), max_size=9, affinity="any", clean_every=0.2))
     await full.put_many([b"1", b"2"], tags={"class": "low"}, ttl=600)
     await full.put(b"3", delay=600, priority=-3)
     await full.put(b"4", key="k", unique=True)
     async with session.transaction() as tx:
-        await tx.take(full, timeout=30)  # ends with a record of history
+        await tx.take(full, timeout=30)  # the end of the message creates a history record
     await full.leases.take(lifetime=600)
     await session.queue("grouped").put(b"1", group="g")
     await session.queue("sticky").configure(zq.QueueConfig(affinity="producer"))
@@ -108,12 +108,12 @@ async def test_every_znode_has_the_acl_of_the_session(
         async with asyncio.timeout(30):
             while await superuser.stat(f"{root}/full/janitor") is None:  # noqa: ASYNC110 - made after `clean_every`
                 await asyncio.sleep(0.02)
-        async with session.transaction(autocommit=False) as tx:  # with locks and registrations there
+        async with session.transaction(autocommit=False) as tx:  # while locks and registrations exist
             assert await tx.take(session.queue("plain"), timeout=30)
             acls = await superuser.acls(root)
             await tx.rollback()
     kinds = {kind for kind in KINDS for path in acls if f"/{kind}/" in path}
-    assert kinds == KINDS  # there was something of each
+    assert kinds == KINDS  # the test has created znodes of each kind
     assert f"{root}/full/janitor" in acls
     assert [path for path in acls if "/slot-" in path]
     granted = {(path, entry.id.scheme, entry.id.id) for path, entries in acls.items() for entry in entries}
@@ -129,11 +129,11 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
     async with session_of(secured.hosts, root, identity.alice) as session:
         await fill(session.queue("jobs"))
     before = await superuser.data(root)
-    async with session_of(secured.hosts, root, identity.mallory) as stranger:
-        jobs: zq.Queue[bytes] = stranger.queue("jobs")
-        for act in attempts_on(stranger, jobs):
+    async with session_of(secured.hosts, root, identity.mallory) as unauthorized:
+        jobs: zq.Queue[bytes] = unauthorized.queue("jobs")
+        for attempt in attempts_on(unauthorized, jobs):
             with pytest.raises(zq.AccessDeniedError, match="jobs"):
-                await asyncio.wait_for(act(), 30)
+                await asyncio.wait_for(attempt(), 30)
     after = await superuser.data(root)
     assert after == before
     async with session_of(secured.hosts, root, identity.alice) as session:
@@ -146,21 +146,21 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
 
 
 @pytest.mark.parametrize("below", ["", "/inner"], ids=["the root", "a root below it"])
-async def test_a_stranger_gets_no_key_and_no_secret_of_the_http_service(
+async def test_an_unauthorized_user_gets_no_key_and_no_secret_of_the_http_service(
     secured: EmbeddedZooKeeper, root: str, below: str
 ) -> None:
     identity = IDENTITIES["digest"]
     async with session_of(secured.hosts, root, identity.alice) as session:
         await session.queue("jobs").put(b"1")
-    async with session_of(secured.hosts, f"{root}{below}", identity.mallory) as stranger:
+    async with session_of(secured.hosts, f"{root}{below}", identity.mallory) as unauthorized:
         with pytest.raises(zq.AccessDeniedError, match=r"\.keys"):
-            await asyncio.wait_for(Keys(core_of(stranger)).create("mallory", ["queue|*|*"]), 30)
+            await asyncio.wait_for(Keys(core_of(unauthorized)).create("mallory", ["queue|*|*"]), 30)
         with pytest.raises(zq.AccessDeniedError, match=r"\.tokens"):
-            await asyncio.wait_for(MessageIds(core_of(stranger)).rotate(), 30)
+            await asyncio.wait_for(MessageIds(core_of(unauthorized)).rotate(), 30)
 
 
 async def test_a_digest_password_is_changed_while_the_queue_is_in_use(secured: EmbeddedZooKeeper, root: str) -> None:
-    """The steps of the page on security; `set_all` is ``setAcl -R <root> auth::cdrwa`` of ZooKeeper's zkCli."""
+    """The steps of the security page; `set_all` does what ``setAcl -R <root> auth::cdrwa`` does in zkCli."""
     old, new = zq.Auth.digest("shop", "0ld"), zq.Auth.digest("shop", "n3w")
     async with session_of(secured.hosts, root, old) as session:
         await session.queue("jobs").put(b"1")
@@ -181,13 +181,13 @@ async def test_a_digest_password_is_changed_while_the_queue_is_in_use(secured: E
 
 
 def set_all(hosts: str, path: str, *users: zq.Auth) -> None:
-    """Open a znode and all below it to these users, by a client that has authenticated as each."""
+    """Give these users access to a znode and all below it, with a client that is authenticated as each of them."""
     client = KazooClient(hosts, auth_data=[("digest", f"{user.user}:{user.password}") for user in users])
     client.start(15)
     try:
         paths = [path]
         for each in paths:
-            with suppress(NoNodeError):  # removed since its parent was listed
+            with suppress(NoNodeError):  # removed after its parent was listed
                 paths += [f"{each}/{name}" for name in client.get_children(each) or ()]
                 client.set_acls(each, [ACL(Permissions.ALL, Id("auth", ""))])
     finally:
@@ -196,7 +196,7 @@ def set_all(hosts: str, path: str, *users: zq.Auth) -> None:
 
 
 async def fill(jobs: zq.Queue[bytes]) -> None:
-    """Put what there is to see of a queue into one: of three messages, one dead and one in a stream's ledger."""
+    """Fill a queue with a waiting message, a dead letter, and a message in the ledger of a stream."""
     await jobs.configure(zq.QueueConfig(history=zq.History()))
     await jobs.put_many([b"1", b"2", b"3"])
     async with jobs.consume(settle="explicit") as deliveries:
@@ -207,7 +207,7 @@ async def fill(jobs: zq.Queue[bytes]) -> None:
 
 
 def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callable[[], Awaitable[Any]]]:
-    """All that can be asked of a queue that `fill` has filled."""
+    """Return every operation on a queue that `fill` has filled."""
 
     async def take() -> None:
         async with session.transaction(autocommit=False) as tx:
@@ -283,9 +283,9 @@ async def test_every_operation_after_a_reconnect_with_refused_credentials_is_den
         before = await superuser.data(root)
         core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
         proxy.reset_connections()
-        for act in attempts_on(session, jobs):
+        for attempt in attempts_on(session, jobs):
             with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
-                await asyncio.wait_for(act(), 30)
+                await asyncio.wait_for(attempt(), 30)
         assert await superuser.data(root) == before
 
 
@@ -295,28 +295,28 @@ async def test_an_access_error_without_a_queue_names_the_root(
 ) -> None:
     async with session_of(secured.hosts, root, identity.alice) as session:
         await session.queue("jobs").put(b"1")
-    async with session_of(secured.hosts, root, identity.mallory) as stranger:
+    async with session_of(secured.hosts, root, identity.mallory) as unauthorized:
         with pytest.raises(zq.AccessDeniedError, match=root):
-            await asyncio.wait_for(stranger.admin.diagnose(), 30)
+            await asyncio.wait_for(unauthorized.admin.diagnose(), 30)
         with pytest.raises(zq.AccessDeniedError, match="other"):
-            await asyncio.wait_for(stranger.queue("other").put(b"1"), 30)
+            await asyncio.wait_for(unauthorized.queue("other").put(b"1"), 30)
 
 
 async def test_an_error_about_a_job_names_it_and_the_missing_right(zookeeper: str, queue_root: str) -> None:
     owner, schedule = zq.Auth.digest("owner", "secret"), f"{queue_root}/.schedule"
     readable = [zq.Acl.creator(), zq.Acl.read("world", "anyone")]
     async with zq.connect(zookeeper, root=queue_root) as session:
-        await session.queue("q").put(b"1")  # the folder of the commit slots is open to all
+        await session.queue("q").put(b"1")  # creates the folder of the commit slots, open to all
         async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=readable) as owning:
             await Jobs(owning).add("nightly", "0 3 * * *", "q", b"")
         jobs = Jobs(session)
-        for act, right in (
+        for attempt, right in (
             (jobs.add("hourly", "0 * * * *", "q", b""), f"'hourly': .* no right to create children of {schedule};"),
             (jobs.remove("nightly"), f"'nightly': .* no right to delete children of {schedule};"),
             (jobs.pause("nightly"), f"'nightly': .* no right to write {schedule}/nightly;"),
         ):
             with pytest.raises(zq.AccessDeniedError, match=f"^job {right} use the credentials of"):
-                await act
+                await attempt
 
 
 @pytest.mark.parametrize("readable", [False, True])

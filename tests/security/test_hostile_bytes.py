@@ -1,7 +1,7 @@
 """Hostile bytes in a queue cause a typed error or a dead letter, and work continues.
 
-Every decoder is met end to end: an independent client writes into items, records, locks, delays and the configuration
-of a real queue, and a consumer must come past it.
+Every decoder is tested end to end: an independent client writes items, records, locks, delays and the configuration of
+a real queue, and a consumer must continue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
-#: Under which nothing may come near: what is read at once is bounded.
+#: The memory limit of the tests, far above the bounded size of a read.
 MEMORY = 400 * 1024 * 1024
 
 hostile_json = (
@@ -46,7 +46,7 @@ hostile_json = (
 
 @st.composite
 def envelopes(draw: st.DrawFn) -> bytes:
-    """Something that begins as an envelope, with any length and header."""
+    """Draw bytes that begin like an envelope, with any length and header."""
     header = draw(st.sampled_from(HOSTILE_JSON) | json_objects("headers", "key", "priority", "enqueued_at", "dead"))
     length = draw(st.just(len(header)) | st.integers(0, 2**32 - 1))
     cut = draw(st.integers(0, 12)) if draw(st.booleans()) else None
@@ -73,13 +73,13 @@ places = st.sampled_from(
 
 
 class Writer:
-    """An independent client, which writes what it likes. It blocks: call it before a loop runs."""
+    """An independent client that writes any bytes. It blocks, so call it before a loop runs."""
 
     def __init__(self, client: KazooClient) -> None:
         self.client = client
 
     def queue(self, root: str, **znodes: bytes) -> None:
-        """Make the folders of the queue ``q``, and these znodes in them; ``/`` is written ``__``."""
+        """Create the folders of the queue ``q`` and these znodes in them; ``__`` in a name stands for ``/``."""
         base = f"{root}/q"
         for folder in ("items", "lanes", "locks", "meta", "dlq", "consumers", "due"):
             self.client.ensure_path(f"{base}/{folder}")
@@ -87,7 +87,7 @@ class Writer:
             self.create(f"{base}/{path.replace('__', '/')}", data)
 
     def create(self, path: str, data: bytes) -> None:
-        with contextlib.suppress(Exception):  # a name that the server refuses does no harm
+        with contextlib.suppress(Exception):  # the server may refuse the name
             self.client.create(path, data)
 
 
@@ -116,7 +116,7 @@ async def consuming(hosts: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 
 async def drain(queue: zq.Queue[Any], wanted: bytes) -> list[bytes]:
-    """Consume what there is, the wanted message among it; what came besides."""
+    """Consume all messages, which must include the wanted one; return the others."""
     came: list[bytes] = []
     async with queue.consume(prefetch=4, until_idle=0) as deliveries:
         async for delivery in deliveries:
@@ -132,9 +132,9 @@ async def take(session: zq.QueueSession, queue: zq.Queue[Any]) -> None:
 
 
 async def settled(queue: zq.Queue[Any]) -> None:
-    """Wait until the messages that were not delivered have ended otherwise."""
+    """Wait until the messages that were not delivered have been dead-lettered."""
     async with asyncio.timeout(30):
-        while await queue.size():  # noqa: ASYNC110 -- the session does it, and tells nobody
+        while await queue.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.005)
 
 
@@ -148,7 +148,7 @@ def test_an_item_of_any_bytes_is_delivered_or_dead_lettered_with_a_reason(
     data: list[bytes], zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
-    writer.queue(root, **{f"items__item-ihostile{n}-{n:010d}": one for n, one in enumerate(data)})
+    writer.queue(root, **{f"items__item-ihostile{n}-{n:010d}": item for n, item in enumerate(data)})
 
     async def consume() -> None:
         async with consuming(zookeeper, root) as session:
@@ -159,8 +159,8 @@ def test_an_item_of_any_bytes_is_delivered_or_dead_lettered_with_a_reason(
             letters = await queue.dead_letters.peek(100)
             assert len(came) + len(letters) == len(data)
             assert all(letter.reason for letter in letters)
-            assert all(letter.body in data for letter in letters)  # not a byte is lost
-            assert await queue.dead_letters.redrive() == len(letters)  # whoever wants to look again, may
+            assert all(letter.body in data for letter in letters)  # without losing a byte
+            assert await queue.dead_letters.redrive() == len(letters)  # all of them can be redriven
             await queue.put(b"after")
             await drain(queue, b"after")
 
@@ -175,7 +175,8 @@ def test_an_attempts_record_of_any_bytes_affects_only_its_own_message(
 ) -> None:
     root = new_root()
     writer.queue(root, **{"items__item-ivictim-0000000001": b"victim", "meta__meta-victim": record})
-    writer.client.set(f"{root}/q/items/item-ivictim-0000000001", b"victim")  # a touched item may have a record
+    # Only an item with a changed version may have a record.
+    writer.client.set(f"{root}/q/items/item-ivictim-0000000001", b"victim")
 
     async def consume() -> None:
         async with consuming(zookeeper, root) as session:
@@ -263,7 +264,7 @@ def test_a_configuration_of_any_bytes_is_applied_or_refused_with_the_queue_named
                 await queue.put(b"sound")
                 await drain(queue, b"sound")
             except zq.PayloadError as error:
-                assert "'q'" in str(error)  # noqa: PT017 -- either is right
+                assert "'q'" in str(error)  # noqa: PT017 -- with or without an error is correct
                 with pytest.raises(zq.PayloadError, match="'q'"):
                     await drain(queue, b"sound")
                 diagnosis = await session.admin.diagnose("q")
@@ -332,7 +333,7 @@ def test_an_item_too_large_to_move_is_logged_and_kept_and_other_items_are_delive
             await queue.put(b"sound")
             assert await drain(queue, b"sound") == []
             async with asyncio.timeout(30):
-                while "too large to become a dead letter" not in caplog.text:  # noqa: ASYNC110 -- the session tells
+                while "too large to become a dead letter" not in caplog.text:  # noqa: ASYNC110 -- no event reports it
                     await asyncio.sleep(0.005)
             await queue.put(b"after")
             assert await drain(queue, b"after") == []

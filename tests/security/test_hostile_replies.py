@@ -23,9 +23,9 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 integers = st.sampled_from([0, 1, -1, 2, -2, 4, 5, 14, 22, 2**31 - 1, -(2**31), 1024]) | st.integers(
     -(2**31), 2**31 - 1
 )
-#: Each takes as long as the client looks for a better server.
+#: Each example takes as long as the client tries to connect.
 FEW = settings(FUZZ, max_examples=LONG or 8)
-#: What a reply's body is made of: lengths and counts that promise anything, stats, ends, noise.
+#: The parts of a reply's body: any lengths and counts, stats, ends, random bytes.
 bodies = st.lists(
     integers.map(lambda number: struct.pack(">i", number)) | st.binary(max_size=80) | st.just(bytes(68)), max_size=8
 ).map(b"".join)
@@ -57,7 +57,7 @@ def test_replies_of_any_bytes_end_in_a_typed_error(
                     async with asyncio.timeout(0.1):
                         await session.queue("q").put(b"1")
 
-    with suppress(TimeoutError):  # of the put: no server could be reached any more, and it waits as it promises
+    with suppress(TimeoutError):  # raised by the put, which waits for a connection until its timeout
         asyncio.run(use())
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMES = pytest.mark.parametrize("identity", list(IDENTITIES.values()), ids=list(IDENTITIES))
 
 
-def told(text: str) -> list[str]:
+def secrets_in(text: str) -> list[str]:
     return [secret for secret in (ALICE_SECRET, MALLORY_SECRET) if secret in text]
 
 
@@ -33,48 +33,48 @@ async def test_logs_and_errors_contain_no_password(
     secured: EmbeddedZooKeeper, root: str, identity: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said: list[str] = []
+    outputs: list[str] = []
     async with ZooKeeperProxy(secured.hosts) as proxy:
         async with session_of(proxy.hosts, root, identity.alice) as session:
             await use_everything(session)
             await fill(session.queue("jobs"))
             proxy.reset_connections()
             await session.queue("plain").put(b"1")
-            said += [repr(session), repr(vars(session)), repr(vars(session._runtime))]
+            outputs += [repr(session), repr(vars(session)), repr(vars(session._runtime))]
             client = session._runtime.zookeeper
-            said += [repr(client), repr(vars(client)), repr(vars(client._session))]  # type: ignore[attr-defined]
-        async with session_of(proxy.hosts, root, identity.mallory) as stranger:
-            for act in attempts_on(stranger, stranger.queue("jobs")):
+            outputs += [repr(client), repr(vars(client)), repr(vars(client._session))]  # type: ignore[attr-defined]
+        async with session_of(proxy.hosts, root, identity.mallory) as unauthorized:
+            for attempt in attempts_on(unauthorized, unauthorized.queue("jobs")):
                 with pytest.raises(zq.AccessDeniedError) as denied:
-                    await act()
-                said.append("".join(traceback.format_exception(denied.value)))
+                    await attempt()
+                outputs.append("".join(traceback.format_exception(denied.value)))
     wrong = zq.Auth.sasl("alice", MALLORY_SECRET)
     with pytest.raises(zq.AccessDeniedError) as refused:
         async with session_of(secured.hosts, root, wrong):
             pass
-    said.append("".join(traceback.format_exception(refused.value)))
+    outputs.append("".join(traceback.format_exception(refused.value)))
     with pytest.raises(zq.ConnectionLostError) as lost:
         async with zq.connect("127.0.0.1:1", auth=[identity.alice], connect_timeout=0.3):
             pass
-    said.append("".join(traceback.format_exception(lost.value)))
+    outputs.append("".join(traceback.format_exception(lost.value)))
     assert len(caplog.records) > 5
-    assert told(caplog.text + "".join(said)) == []
+    assert secrets_in(caplog.text + "".join(outputs)) == []
 
 
 def test_credentials_show_no_password() -> None:
     for auth in (IDENTITIES["digest"].alice, IDENTITIES["sasl"].alice, zq.Auth("other", "u", ALICE_SECRET)):
-        assert told(f"{auth!r} {auth!s} {auth}") == []
-    assert told(repr(zq.Acl.digest("alice", ALICE_SECRET))) == []
+        assert secrets_in(f"{auth!r} {auth!s} {auth}") == []
+    assert secrets_in(repr(zq.Acl.digest("alice", ALICE_SECRET))) == []
     assert [field.name for field in fields(zq.Auth) if field.repr] == ["scheme", "user"]
-    assert "password" in asdict(IDENTITIES["digest"].alice)  # who asks for it, gets it
+    assert "password" in asdict(IDENTITIES["digest"].alice)  # available on explicit request
     with pytest.raises(zq.InvalidOptionError) as wrong:
         zq.Auth.digest("a:b", ALICE_SECRET)
-    assert told(str(wrong.value)) == []
+    assert secrets_in(str(wrong.value)) == []
 
 
 def test_an_unfinished_connect_shows_no_password() -> None:
     connecting = zq.connect("127.0.0.1", auth=[IDENTITIES["digest"].alice])
-    assert told(repr(connecting) + repr(vars(connecting))) == []
+    assert secrets_in(repr(connecting) + repr(vars(connecting))) == []
     del connecting
     gc.collect()
 
@@ -94,7 +94,8 @@ def test_the_command_shows_no_password(
     secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for module in ("console", "table", "text"):
-        import_module(f"rich.{module}")  # a command does so where it draws: in a separate process it holds up nobody
+        # A command imports them when it prints, which would block the loop of this process.
+        import_module(f"rich.{module}")
     alice, mallory = f"digest:alice:{ALICE_SECRET}", f"digest:mallory:{MALLORY_SECRET}"
     monkeypatch.setenv("AIOZKQUEUE_HOSTS", secured.hosts)
     monkeypatch.setenv("AIOZKQUEUE_ROOT", root)
@@ -114,9 +115,9 @@ def test_the_command_shows_no_password(
     assert statuses[mallory] == [4] * 6
     assert statuses[f"sasl{alice}"] == statuses[f"digest:{ALICE_SECRET}"] == [2] * 6
     assert _run(["stats", "--help"], alice, monkeypatch) == 0
-    said = capfd.readouterr()
-    assert "not allowed" in said.err
-    assert told(said.out + said.err) == []
+    outputs = capfd.readouterr()
+    assert "not allowed" in outputs.err
+    assert secrets_in(outputs.out + outputs.err) == []
 
 
 def test_the_command_authenticates_with_sasl(
@@ -126,9 +127,10 @@ def test_the_command_authenticates_with_sasl(
     monkeypatch.setenv("AIOZKQUEUE_ROOT", root)
     assert _run(["put", "q", "1"], f"sasl:alice:{ALICE_SECRET}", monkeypatch) == 0
     assert _run(["put", "q", "1"], f"sasl:alice:{MALLORY_SECRET}", monkeypatch) == 4
-    assert _run(["put", "q", "1"], f"digest:alice:{ALICE_SECRET}", monkeypatch) == 4  # another user to ZooKeeper
-    said = capfd.readouterr()
-    assert told(said.out + said.err) == []
+    # For ZooKeeper, this is another user.
+    assert _run(["put", "q", "1"], f"digest:alice:{ALICE_SECRET}", monkeypatch) == 4
+    outputs = capfd.readouterr()
+    assert secrets_in(outputs.out + outputs.err) == []
 
 
 def _run(command: list[str], auth: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -142,11 +144,11 @@ async def test_a_denied_listener_ends_at_once_and_logs_its_error_without_the_pas
     caplog.set_level(logging.DEBUG)
     async with session_of(secured.hosts, root, IDENTITIES["digest"].alice) as session:
         await session.queue("q").put(b"1")
-    async with session_of(secured.hosts, root, IDENTITIES["digest"].mallory) as stranger:
+    async with session_of(secured.hosts, root, IDENTITIES["digest"].mallory) as unauthorized:
 
         async def handler(_: zq.Delivery[bytes]) -> None: ...
 
         with pytest.raises(zq.AccessDeniedError, match="'q'"):
-            async with asyncio.timeout(60), stranger.listener(stranger.queue("q"), handler):
+            async with asyncio.timeout(60), unauthorized.listener(unauthorized.queue("q"), handler):
                 await asyncio.Event().wait()
-    assert told(caplog.text) == []
+    assert secrets_in(caplog.text) == []

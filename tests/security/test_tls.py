@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper.session import Session
     from tests.cli.conftest import Cli
 
-#: Seconds that a connection is given in which it is refused; on a busy machine even that takes longer than the first.
-PATIENCE = (1.0, 10.0, 60.0)
+#: Timeouts within which a connection must be refused, seconds; on a busy machine, the first may be too short.
+TIMEOUTS = (1.0, 10.0, 60.0)
 
 
 async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
@@ -38,29 +38,29 @@ async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
 
 
 async def refused(why: str, hosts: str, root: str, tls: ssl.SSLContext) -> None:
-    """Try to connect, until the error tells why that does not go."""
-    told = ""
-    for patience in PATIENCE:
+    """Try to connect until the error gives the reason."""
+    error = ""
+    for timeout in TIMEOUTS:
         with pytest.raises(zq.ConnectionLostError) as lost:
-            async with zq.connect(hosts, root=root, tls=tls, connect_timeout=patience):
+            async with zq.connect(hosts, root=root, tls=tls, connect_timeout=timeout):
                 pass
-        if re.search(why, told := str(lost.value)):
+        if re.search(why, error := str(lost.value)):
             return
-    pytest.fail(f"no word of {why!r} in {told!r}")
+    pytest.fail(f"{why!r} is not in {error!r}")
 
 
 @pytest.fixture(scope="module")
 def strict(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates
 ) -> EmbeddedZooKeeper:
-    """A server that wants certificates of its clients."""
+    """A server that requires client certificates."""
     return embedded_server(ServerOptions(tls=certificates.server_tls(client_certificate=True), fsync=False))
 
 
 async def test_a_queue_works_over_tls_by_name_and_by_address(
     secured: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext
 ) -> None:
-    assert trusting.check_hostname  # nobody had to ask for it
+    assert trusting.check_hostname  # enabled by default
     port = secured.node.ports.secure
     await round_trip(f"localhost:{port}", root, trusting)
     await round_trip(f"127.0.0.1:{port}", root, trusting)
@@ -72,7 +72,8 @@ async def test_a_server_with_a_certificate_for_another_name_is_refused(
     async def resolve(_: object) -> list[str]:
         return ["127.0.0.1"]
 
-    monkeypatch.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
+    # The name resolves to this server, whose certificate does not have it.
+    monkeypatch.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)
     port = secured.node.ports.secure
     why = r"(not valid for 'bank\.example'|Hostname mismatch).*; give the servers the names"
     await refused(why, f"bank.example:{port}", root, trusting)
@@ -86,7 +87,7 @@ async def test_a_server_with_an_untrusted_certificate_is_refused(secured: Embedd
 
 async def test_a_connection_without_tls_to_the_tls_port_fails(secured: EmbeddedZooKeeper, root: str) -> None:
     with pytest.raises(zq.ConnectionLostError):
-        async with zq.connect(secured.secure_hosts, root=root, connect_timeout=PATIENCE[0]):
+        async with zq.connect(secured.secure_hosts, root=root, connect_timeout=TIMEOUTS[0]):
             pass
 
 
@@ -101,8 +102,8 @@ async def test_mutual_tls_accepts_only_clients_with_a_certificate(
 async def test_a_client_certificate_of_an_unknown_authority_is_refused(
     strict: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    stranger = await asyncio.to_thread(make_certificates, tmp_path)
-    trusting.load_cert_chain(stranger.client)
+    unknown = await asyncio.to_thread(make_certificates, tmp_path)
+    trusting.load_cert_chain(unknown.client)
     await refused("the server rejects the client's certificate: load one", strict.secure_hosts, root, trusting)
 
 
@@ -112,11 +113,11 @@ async def test_a_server_that_closes_a_tls_connection_without_an_answer_is_report
     """A server refuses a client that has seen newer data, as after a restore of a backup."""
     async with zq.connect(secured.secure_hosts, root=root, session_timeout=20, tls=trusting) as session:
         await session.queue("q").put(b"1")
-        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined] # the client's own
+        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined] # private to the client
         newer._zxid = 2**62
         newer.connection.abort("the client has seen newer data")
         async with asyncio.timeout(30):
-            while not newer._outages.attempts:  # noqa: ASYNC110 - the client fulfils it
+            while not newer._outages.attempts:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         (why,) = newer._outages.attempts.values()
         assert "closed before it answered: a server that is starting" in why
@@ -152,11 +153,11 @@ def test_the_command_accepts_the_same_certificate_files(
     assert cli("put", "q", "1", **tls).status == 0
     doctor = cli("doctor", "--json", **tls)
     assert doctor.status == 0, doctor.stderr
-    assert doctor.records[0]["version"].startswith("3.")  # asked over TLS, too
+    assert doctor.records[0]["version"].startswith("3.")  # `srvr` was sent over TLS, too
 
 
 def service(server: EmbeddedZooKeeper, root: str, certificates: Certificates, certificate: Path) -> Connection:
-    """The connection of `aiozkqueue worker` and other commands, with this client certificate."""
+    """Return the connection of `aiozkqueue worker` and other commands, with this client certificate."""
     return Connection(
         hosts=server.secure_hosts,
         root=root,
@@ -173,28 +174,28 @@ def service(server: EmbeddedZooKeeper, root: str, certificates: Certificates, ce
 async def rejected(transport: Session) -> None:
     """Wait until a server has rejected the client's certificate."""
     async with asyncio.timeout(30):
-        while "the server rejects the client's certificate" not in str(transport._outages.attempts):  # noqa: ASYNC110 - the client fulfils it
+        while "the server rejects the client's certificate" not in str(transport._outages.attempts):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
 
 
 async def test_a_service_reads_its_certificate_again_when_it_connects_again(
     strict: EmbeddedZooKeeper, root: str, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    unknown = await asyncio.to_thread(make_certificates, tmp_path)
     certificate = tmp_path / "used.pem"
     await asyncio.to_thread(shutil.copy, certificates.client, certificate)
     async with service(strict, root, certificates, certificate).open() as session:
         await session.queue("q").put(b"1")
         client = core_of(session).zookeeper
         identity = client.session_id
-        transport = client._session  # type: ignore[attr-defined] # the client's own
+        transport = client._session  # type: ignore[attr-defined] # private to the client
 
         await asyncio.to_thread(certificate.write_bytes, b"half of a certificate")
         transport.connection.abort("to connect again")
-        await session.queue("q").put(b"2", timeout=60)  # by the earlier certificate
+        await session.queue("q").put(b"2", timeout=60)  # with the earlier certificate
         assert "the earlier ones stay in use" in caplog.text
 
-        await asyncio.to_thread(shutil.copy, stranger.client, certificate)
+        await asyncio.to_thread(shutil.copy, unknown.client, certificate)
         transport.connection.abort("to connect again")
         await rejected(transport)
 
@@ -206,12 +207,12 @@ async def test_a_service_reads_its_certificate_again_when_it_connects_again(
 async def test_a_program_connects_again_with_a_certificate_loaded_into_its_context(
     strict: EmbeddedZooKeeper, root: str, certificates: Certificates, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    unknown = await asyncio.to_thread(make_certificates, tmp_path)
     trusting.load_cert_chain(certificates.client)
     async with zq.connect(strict.secure_hosts, root=root, session_timeout=60, tls=trusting) as session:
         await session.queue("q").put(b"1")
-        trusting.load_cert_chain(stranger.client)
-        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined] # the client's own
+        trusting.load_cert_chain(unknown.client)
+        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined] # private to the client
         transport.connection.abort("to connect again")
         await rejected(transport)
         trusting.load_cert_chain(certificates.client)

@@ -39,9 +39,9 @@ import org.apache.curator.framework.state.ConnectionState;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /**
- * Curator's queues on command, one a line on stdin, each answered by one line that begins with "=".
- * Bodies are hex. What consumers are shown comes in between as "+ NAME HEX".
- * Without lambdas: Janino compiles it where there is no JDK.
+ * Curator's queues, controlled by commands: one per line on stdin, each answered by a line that begins with "=".
+ * Bodies are hex. Messages of consumers are printed in between as "+ NAME HEX".
+ * It has no lambdas, because Janino compiles it, so that no JDK is needed.
  */
 public class CuratorPeer {
     static CuratorFramework client;
@@ -100,8 +100,8 @@ public class CuratorPeer {
     }
 
     /**
-     * Shows what it gets. One that holds waits at its gate for a permit; one that fails raises the first time, one that
-     * is failing every time. One that is slow takes so many milliseconds for each: slow20.
+     * Prints its messages. In mode hold it waits at its gate for a permit, in mode fail it raises the first time, in
+     * mode failing every time, and in mode slow20 it takes 20 milliseconds for each message.
      */
     static class Shown implements QueueConsumer {
         private final String name;
@@ -193,7 +193,7 @@ public class CuratorPeer {
             queues.put(words[1], queue);
             return "consuming";
         }
-        if (command.equals("go")) { // go NAME: lets one message of a holding consumer be done with
+        if (command.equals("go")) { // go NAME: lets a holding consumer finish one message
             ((Semaphore) gates.get(words[1])).release();
             return "going";
         }
@@ -201,7 +201,7 @@ public class CuratorPeer {
             ((Closeable) queues.remove(words[1])).close();
             return "closed";
         }
-        if (command.equals("reset")) { // closes all
+        if (command.equals("reset")) { // closes everything
             for (Iterator all = gates.values().iterator(); all.hasNext();) {
                 ((Semaphore) all.next()).release(1000000);
             }
@@ -217,11 +217,11 @@ public class CuratorPeer {
             pools.clear();
             return "reset";
         }
-        if (command.equals("session")) { // its id and its password
+        if (command.equals("session")) { // the id and the password of the session
             return client.getZookeeperClient().getZooKeeper().getSessionId() + " "
                 + hex(client.getZookeeperClient().getZooKeeper().getSessionPasswd());
         }
-        if (command.equals("waiting")) { // waiting NAME: whether its consumer has seen all that there is, and waits for more
+        if (command.equals("waiting")) { // waiting NAME: whether its consumer has read all items and waits for more
             int cache = System.identityHashCode(call(queues.get(words[1]), "getCache"));
             ThreadInfo[] threads = ManagementFactory.getThreadMXBean().dumpAllThreads(false, false);
             boolean waits = false;
@@ -232,23 +232,23 @@ public class CuratorPeer {
             }
             return "" + waits;
         }
-        if (command.equals("here")) { // what consumers have been shown until now has been told before this is answered
+        if (command.equals("here")) { // answered after the lines of all messages so far
             return "here";
         }
         if (command.equals("flush")) { // flush NAME MILLISECONDS: whether all puts have completed by then
             QueueBase queue = (QueueBase) queues.get(words[1]);
             return "" + queue.flushPuts(Long.parseLong(words[2]), TimeUnit.MILLISECONDS);
         }
-        if (command.equals("cached")) { // cached NAME: how many children its consumer believes there are
+        if (command.equals("cached")) { // cached NAME: the number of children in the cache of its consumer
             return "" + ((List) cached(queues.get(words[1]), "children")).size();
         }
-        if (command.equals("completed")) { // completed NAME COUNT: how many puts have; waits for so many
+        if (command.equals("completed")) { // completed NAME COUNT: waits for this many completed puts; their number
             return "" + ((Completed) completed.get(words[1])).until(Integer.parseInt(words[2]));
         }
         if (command.equals("put")) { // put NAME HEX [priority|epoch|id]; several bodies, separated by commas, are one item
             QueueBase queue = (QueueBase) queues.get(words[1]);
             String done = put(queue, words);
-            return queue.flushPuts(60, TimeUnit.SECONDS) ? done : "error: it is not stored"; // it puts in the background
+            return queue.flushPuts(60, TimeUnit.SECONDS) ? done : "error: it is not stored"; // a put returns before the item is stored
         }
         if (command.equals("remove")) { // remove NAME ID
             return "" + ((DistributedIdQueue) queues.get(words[1])).remove(words[2]);
@@ -269,7 +269,7 @@ public class CuratorPeer {
             queues.put(words[1], sharder);
             return "" + sharder.getShardQty();
         }
-        if (command.equals("shards")) { // shards NAME: how many it has
+        if (command.equals("shards")) { // shards NAME: the number of its shards
             return "" + ((QueueSharder) queues.get(words[1])).getShardQty();
         }
         if (command.equals("shardput")) { // shardput NAME HEX
@@ -303,7 +303,7 @@ public class CuratorPeer {
         throw new IllegalArgumentException(command);
     }
 
-    static Object cached(Object queue, String name) throws Exception { // Curator's own tests ask for it, too
+    static Object cached(Object queue, String name) throws Exception { // Curator's own tests read it, too
         Object data = call(call(queue, "getCache"), "getData");
         Field field = data.getClass().getDeclaredField(name);
         field.setAccessible(true);
@@ -342,7 +342,7 @@ public class CuratorPeer {
             Object before = cached(plain, "version");
             boolean fitted = plain.put(bodies.get(0), Integer.parseInt(words[3]), TimeUnit.MILLISECONDS);
             while (fitted && cached(plain, "version").equals(before)) {
-                Thread.sleep(1); // else how many more it puts by the same list is a matter of its threads' speed
+                Thread.sleep(1); // otherwise the number of further puts with the same list depends on the speed of the threads
             }
             return "" + fitted;
         }

@@ -1,4 +1,4 @@
-"""Queues with bundles: what an independent client sees of them, and how they are filled and drained."""
+"""Helpers for queues with bundles: fill them, drain them, and read them with an independent client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODIES = [b"%d" % number for number in range(NUMBER)]
 
 
 class Stored:
-    """The znodes of a queue, as an independent client sees them."""
+    """The znodes of a queue, read by an independent client."""
 
     def __init__(self, view: Observer, root: str) -> None:
         self._view = view
@@ -58,13 +58,13 @@ async def bundled(
 
 
 async def drain(
-    session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 1.0, *, expected: int = 0
+    session: zq.QueueSession, queue: zq.Queue[bytes], idle: float = 1.0, *, expected: int = 0
 ) -> list[bytes]:
-    """Take and commit one message after the other until none comes; wait longer for the expected ones."""
+    """Take and commit messages one by one until none arrives; wait longer for the expected number."""
     values: list[bytes] = []
     while True:
         async with session.transaction() as tx:
-            message = await tx.take(queue, timeout=patience if len(values) >= expected else 30)
+            message = await tx.take(queue, timeout=idle if len(values) >= expected else 30)
             if message is None:
                 return values
             await tx.commit()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Opener(Protocol):
-    """`aiozkqueue.connect`, left at the end of the test."""
+    """Opens sessions, and closes them at the end of the test."""
 
     async def __call__(
         self, hosts: str | None = None, *, session_timeout: float = 20, clock: TestClock | None = None
@@ -31,7 +31,7 @@ class Opener(Protocol):
 async def open_session(
     zookeeper: str,
     queue_root: str,
-    zookeeper_proxy: ZooKeeperProxy,  # noqa: ARG001 -- it must outlive the sessions that go through it
+    zookeeper_proxy: ZooKeeperProxy,  # noqa: ARG001 -- the proxy must outlive the sessions that use it
 ) -> AsyncIterator[Opener]:
     async with AsyncExitStack() as stack:
 
@@ -46,13 +46,13 @@ async def open_session(
 
 @pytest.fixture
 async def session(open_session: Opener) -> zq.QueueSession:
-    """A session on the test's own root."""
+    """A session on the root of this test."""
     return await open_session()
 
 
 @pytest.fixture
 async def other(open_session: Opener) -> zq.QueueSession:
-    """Another one, as of another process."""
+    """Another session, as in another process."""
     return await open_session()
 
 
@@ -71,7 +71,7 @@ def locks(server_view: Observer, queue_root: str) -> Locks:
 
 
 def zookeeper_session(session: zq.QueueSession) -> int:
-    """The id of the ZooKeeper session that a session is on."""
+    """Return the id of the ZooKeeper session of a session."""
     return session._runtime.zookeeper.session_id
 
 
@@ -83,9 +83,10 @@ def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
         client = session._runtime.zookeeper
         before = await client.wait_connected()
         async with asyncio.timeout(60):
-            while client.generation == before:  # when it reconnected just now, the server heeds its connection only
+            # Repeated, because a server ignores the other connection if the client has just reconnected.
+            while client.generation == before:
                 resumable = client._session._resumable  # type: ignore[attr-defined]
-                if resumable is not None:  # else it has been told, and is on its way to the next session
+                if resumable is not None:  # otherwise the client knows of the end, and opens its next session
                     close_elsewhere(zookeeper, resumable.session_id, resumable.password)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(client.wait_connected(after=before), 1)
@@ -93,26 +94,26 @@ def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
     return end
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], patience: float = 30) -> None:
-    """Wait until it holds. Raises: TimeoutError."""
-    async with asyncio.timeout(patience):
-        while not await condition():  # noqa: ASYNC110 -- the server fulfils it
+async def eventually(condition: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
+    """Wait until the condition holds. Raises: TimeoutError."""
+    async with asyncio.timeout(timeout):
+        while not await condition():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 
-async def no_locks(locks: Locks, patience: float = 30) -> None:
-    """Wait until there is no lock: what was claimed for takers that have gone, or in vain, goes back a moment later."""
+async def no_locks(locks: Locks, timeout: float = 30) -> None:
+    """Wait until no lock is left: unneeded claims and claims of ended takers are released a moment later."""
 
     async def none() -> bool:
         return await locks() == []
 
-    await eventually(none, patience)
+    await eventually(none, timeout)
 
 
-async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 30) -> zq.Message[bytes]:
+async def take_one(session: zq.QueueSession, queue: str = "jobs", timeout: float = 30) -> zq.Message[bytes]:
     """Take and commit the next message."""
     async with session.transaction() as tx:
-        message = await tx.take(session.queue(queue), timeout=patience)
+        message = await tx.take(session.queue(queue), timeout=timeout)
         assert message is not None
     return message
 

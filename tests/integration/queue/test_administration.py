@@ -1,4 +1,4 @@
-"""Operations of operators: inspect, count, purge, force a release, and redrive; items of other programs too."""
+"""Operations of operators: inspect, count, purge, release by force, and redrive; also with other programs' items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
-    """A queue of four messages, of which a test may hold some."""
+    """A queue of four messages."""
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(4)])
     return jobs
@@ -113,11 +113,11 @@ async def test_purge_removes_all_messages_that_are_not_held(
         assert await jobs.purge() == 3
         assert [message.id for message in await jobs.peek()] == [held.id]
         tx.put("results", b"1")
-    # The holder could commit; nothing is left.
+    # The holder could commit, and no message is left.
     assert await session.queue("results").size() == 1
     tree = await server_view.tree(f"{queue_root}/jobs")
     folders = ("items", "locks", "due", "meta")
-    assert [path for path in tree if any(path.startswith(f"{queue_root}/jobs/{one}/") for one in folders)] == []
+    assert [path for path in tree if any(path.startswith(f"{queue_root}/jobs/{folder}/") for folder in folders)] == []
 
 
 async def test_release_claims_releases_every_claim_and_its_holders_can_change_nothing(
@@ -158,7 +158,7 @@ async def test_redrive_restores_dead_letters_with_id_headers_and_time(
     assert await jobs.dead_letters.redrive() == 1
     assert await jobs.dead_letters.size() == 0
     second, back = await take_one(session), await take_one(session)
-    assert second.value == b"2"  # it went to the end
+    assert second.value == b"2"  # the redriven message is behind it
     assert (back.id, back.value, back.key, back.headers) == (identity, b"1", "k", {"trace": "7"})
     assert (back.enqueued_at, back.attempt) == (put.enqueued_at, 1)
 
@@ -201,7 +201,7 @@ async def test_a_long_reason_is_truncated_and_the_message_is_kept(session: zq.Qu
 async def test_another_programs_plain_items_are_consumed(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
-    # As zk-queue lays them out, and none of our own znodes.
+    # In the layout of zk-queue, without any znodes of ours.
     items = f"{queue_root}/jobs/items"
     for number in (1, 2, 42):
         await server_view.create(f"{items}/item-{number:010d}", b"%d" % number)
@@ -220,7 +220,7 @@ async def test_another_programs_plain_items_are_consumed(
     assert [(dead.id, dead.reason) for dead in await jobs.dead_letters.peek()] == [("0000000002", "even")]
     assert (await take_one(session)).id == "0000000042"
     assert await server_view.children(items) == ["stranger"]
-    await server_view.create(f"{items}/item-0000000043", b"43")  # and while somebody listens
+    await server_view.create(f"{items}/item-0000000043", b"43")  # while a consumer has its watches set
     assert (await take_one(session)).value == b"43"
 
 
@@ -243,7 +243,7 @@ async def test_a_foreign_lock_holds_its_item_until_it_is_removed(
     async with session.transaction() as tx:
         assert await tx.take(session.queue("jobs"), timeout=0.2) is None
     await server_view.delete(lock)
-    # Nobody is told when a stranger's lock goes; whoever looks finds the item free.
+    # No watch reports the removal of a foreign lock; the next listing finds the item free.
     async with session.transaction() as tx:
         message = await tx.take(session.queue("jobs"))
         assert message is not None

@@ -1,4 +1,4 @@
-"""Alarms: each message that is given up is one error in the log, one event in Sentry, and one call of `on_dead`."""
+"""Alarms: each message that is given up causes one log error, one event in Sentry, and one call of `on_dead`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Sent(Transport):
-    """A transport that keeps the events instead of sending them."""
+    """A transport that stores the events instead of sending them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Sent(Transport):
 
 @pytest.fixture
 def sentry() -> Iterator[Sent]:
-    """Sentry with its own settings, as a program sets it up."""
+    """Sentry with its default settings, as a program sets it up."""
     sent = Sent()
     with sentry_sdk.isolation_scope():
         sentry_sdk.init(dsn="https://key@sentry.example.com/1", transport=sent)
@@ -45,8 +45,8 @@ def sentry() -> Iterator[Sent]:
         sentry_sdk.init()
 
 
-def told(event: dict[str, Any]) -> tuple[str | None, str]:
-    """The exception of an event, and the message that it is about."""
+def facts_of(event: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the exception and the message id of an event."""
     exceptions = event.get("exception", {}).get("values", [])
     return exceptions[-1]["type"] if exceptions else None, event["extra"]["message_id"]
 
@@ -78,7 +78,7 @@ async def test_sentry_shows_one_event_for_each_message_that_is_given_up(session:
         if delivery.value == 1:
             raise zq.Reject("no such order")
         if delivery.value == 2:
-            raise OSError("the mail is away")
+            raise OSError("the mail server is down")
         if delivery.value == 3:
             raise zq.Retry(schedule=[0]) from TimeoutError("the bank is slow")
         if delivery.attempt == 1:
@@ -89,7 +89,7 @@ async def test_sentry_shows_one_event_for_each_message_that_is_given_up(session:
 
     await serve(session, numbers, handler, done)
     assert await numbers.dead_letters.size() == 4
-    assert sorted(map(told, sentry.events)) == sorted(
+    assert sorted(map(facts_of, sentry.events)) == sorted(
         [
             ("Reject", ids[0]),
             ("OSError", ids[1]),
@@ -118,7 +118,7 @@ async def test_sentry_shows_a_message_whose_processes_died(
         return await jobs.size() == 0
 
     await serve(session, jobs, handler, dropped)
-    assert [told(event) for event in sentry.events] == [(None, message_id)]
+    assert [facts_of(event) for event in sentry.events] == [(None, message_id)]
 
 
 async def test_a_failed_attempt_is_a_warning_and_a_retry_is_information(
@@ -130,7 +130,7 @@ async def test_a_failed_attempt_is_a_warning_and_a_retry_is_information(
     async def handler(delivery: zq.Delivery[int]) -> None:
         if delivery.attempt == 1:
             if delivery.value == 1:
-                raise OSError("the mail is away")
+                raise OSError("the mail server is down")
             raise zq.Retry(delay=0.01) from TimeoutError("the bank is slow")
 
     async def done() -> bool:
@@ -162,12 +162,12 @@ async def test_on_dead_gets_each_message_that_is_given_up_with_its_error(session
         if delivery.value == 1:
             await delivery.reject("no such order")
         else:
-            raise OSError("the mail is away")
+            raise OSError("the mail server is down")
 
     for body in (b"1", b"2", b"no number"):
         await session.queue("numbers").put(body)
     await serve(session, numbers, handler, holds(numbers, 3), on_dead=alarm)
-    assert [(body, type(error)) for body, _, error in sorted(got, key=lambda one: one[0])] == [
+    assert [(body, type(error)) for body, _, error in sorted(got, key=lambda event: event[0])] == [
         (b"1", type(None)),
         (b"2", OSError),
         (b"no number", zq.PayloadError),
@@ -186,7 +186,7 @@ async def test_a_listener_ends_when_its_alarms_have_ended(session: zq.QueueSessi
         called.append(letter.id)
 
     async def handler(_: zq.Delivery[bytes]) -> None:
-        raise OSError("the mail is away")
+        raise OSError("the mail server is down")
 
     message_id = await jobs.put(b"x")
     listener = session.listener(jobs, handler, on_dead=alarm)
@@ -194,7 +194,7 @@ async def test_a_listener_ends_when_its_alarms_have_ended(session: zq.QueueSessi
     assert called == [message_id]
 
 
-async def test_an_alarm_that_fails_is_logged_and_the_listener_goes_on(
+async def test_an_alarm_that_fails_is_logged_and_the_listener_continues(
     session: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce())
@@ -203,7 +203,7 @@ async def test_an_alarm_that_fails_is_logged_and_the_listener_goes_on(
         raise ConnectionError("no pager") from error
 
     async def handler(_: zq.Delivery[bytes]) -> None:
-        raise OSError("the mail is away")
+        raise OSError("the mail server is down")
 
     await jobs.put_many([b"x", b"y"])
     await serve(session, jobs, handler, holds(jobs, 2), on_dead=alarm)
@@ -224,6 +224,6 @@ async def test_an_alarm_must_take_the_letter_and_the_error(session: zq.QueueSess
 
     async def alarm(_: object) -> None: ...
 
-    wrong: Any = alarm  # a type checker refuses it
+    wrong: Any = alarm  # type checkers reject it
     with pytest.raises(zq.InvalidOptionError, match="called with two arguments, the dead letter and the error"):
         session.listener(session.queue("jobs"), handler, on_dead=wrong)

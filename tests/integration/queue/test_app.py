@@ -38,7 +38,7 @@ class Invoice:
 
 @dataclass
 class Shop:
-    """As a user's module."""
+    """The declarations of a user's module."""
 
     app: zq.App
     orders: zq.Queue[Order]
@@ -74,7 +74,7 @@ async def test_a_declared_queue_works_while_its_application_is_connected(shop: S
             assert message is not None
             assert message.value == Order(id=1)
             tx.put(shop.invoices, Invoice(order=1))
-        assert [one.value for one in await shop.invoices.peek()] == [Invoice(order=1)]
+        assert [message.value for message in await shop.invoices.peek()] == [Invoice(order=1)]
         late = shop.app.queue("late")
         await late.put(b"declared while it is connected")
     with pytest.raises(zq.SessionClosedError, match="its application is not connected"):
@@ -126,26 +126,26 @@ async def test_a_test_calls_a_handler_without_a_server() -> None:
 async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queue_clock: TestClock) -> None:
     app = zq.App("127.0.0.1:1")
     occurrences: list[str] = []
-    again = asyncio.Event()
+    handled_again = asyncio.Event()
 
     @app.cron("0 3 * * *", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
     async def nightly(delivery: zq.Delivery[bytes]) -> None:
         occurrences.append(delivery.headers["occurrence"])
         if delivery.attempt == 1:
             raise OSError
-        again.set()
+        handled_again.set()
 
     async with app.serve(queue_session):
         (job,) = await Jobs(queue_session).list()
         assert (job.name, job.queue, job.cron, job.zone) == ("nightly", "nightly", "0 3 * * *", "UTC")
         queue_clock.advance(24 * 3600)
         async with asyncio.timeout(60):
-            await again.wait()
-    assert len(occurrences) == 2  # an attempt that failed, and the next one
+            await handled_again.wait()
+    assert len(occurrences) == 2  # the failed attempt and the next one
     assert len(set(occurrences)) == 1
     assert occurrences[0].endswith("T03:00:00+00:00")
-    async with app.serve(queue_session):  # another process declares the same
-        assert [one.cron for one in await Jobs(queue_session).list()] == ["0 3 * * *"]
+    async with app.serve(queue_session):  # another process declares the same job
+        assert [job.cron for job in await Jobs(queue_session).list()] == ["0 3 * * *"]
 
 
 async def test_a_job_with_an_invalid_time_is_refused_at_the_start(queue_session: zq.QueueSession) -> None:

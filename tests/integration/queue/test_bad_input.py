@@ -40,10 +40,10 @@ async def _nothing_lost_and_the_connection_kept(session: zq.QueueSession) -> Asy
     before = session.queue("before")
     identity = await before.put(b"1")
     client = session._runtime.zookeeper
-    kept = (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
+    expected = (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
     yield
     assert [message.id for message in await before.peek()] == [identity]
-    assert kept == (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
+    assert expected == (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_a_type_that_pydantic_does_not_know_is_refused(session: zq.QueueSe
 
 
 class Unfinished(BaseModel):
-    order: Nope  # type: ignore[name-defined]  # noqa: F821 - that is the point
+    order: Nope  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
 
 
 class Early(BaseModel):
@@ -134,10 +134,10 @@ class Late(BaseModel):
     number: int
 
 
-@pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - that is the point
+@pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
 async def test_a_type_that_is_not_fully_defined_is_refused_when_the_queue_is_made(
     session: zq.QueueSession,
-    type_: Any,  # checkers refuse most of them, too
+    type_: Any,  # type checkers also reject most of them
 ) -> None:
     for _ in range(2):
         with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.*(Undefined|Nope|Unfinished).* is not fully defined"):
@@ -166,7 +166,7 @@ async def test_a_type_that_has_been_completed_is_accepted(session: zq.QueueSessi
         ("headers", {"a": "x" * 40_000}),
         ("priority", 128),
         ("delay", -5),
-        ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the point
+        ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - naive on purpose
         ("group", ""),
         ("ttl", timedelta(seconds=-1)),
         ("tags", 3),
@@ -217,7 +217,7 @@ async def test_an_unset_password_is_refused() -> None:
 
 
 async def test_an_error_shows_a_key_that_is_not_text_unchanged(session: zq.QueueSession) -> None:
-    number: Any = 7  # no key, which checkers would say
+    number: Any = 7  # type checkers reject a key that is not text
     with pytest.raises(zq.InvalidOptionError, match="key=7: give a non-empty str"):
         await session.queue("jobs").put(b"1", key=number)
 
@@ -225,8 +225,8 @@ async def test_an_error_shows_a_key_that_is_not_text_unchanged(session: zq.Queue
 async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession) -> None:
     jobs: Any = session.queue("jobs")
     maker: Any = session
-    no_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
-    for bad in no_durations:
+    invalid_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
+    for bad in invalid_durations:
         async with session.transaction(autocommit=False) as tx:
             take: Any = tx.take
             with pytest.raises(zq.InvalidOptionError, match="timeout"):
@@ -241,8 +241,8 @@ async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession
             jobs.consume(until_idle=bad)
         with pytest.raises(zq.InvalidOptionError, match="drain_timeout"):
             maker.listener(jobs, no_handler, drain_timeout=bad)
-    no_counts: list[Any] = [0, -1, 1.5, True, None]
-    for bad in no_counts:
+    invalid_counts: list[Any] = [0, -1, 1.5, True, None]
+    for bad in invalid_counts:
         async with session.transaction(autocommit=False) as tx:
             take_many: Any = tx.take_many
             with pytest.raises(zq.InvalidOptionError, match="limit"):
@@ -278,17 +278,17 @@ async def test_a_value_that_is_not_a_policy_is_refused(policy: Any, session: zq.
 async def test_a_value_that_is_not_a_queue_is_refused(session: zq.QueueSession) -> None:
     async with session.transaction(autocommit=False) as tx:
         anything: Any = tx
-        for no_queue in (None, 7, b"jobs"):
+        for value in (None, 7, b"jobs"):
             with pytest.raises(zq.InvalidOptionError, match="queue"):
-                anything.put(no_queue, b"1")
+                anything.put(value, b"1")
             with pytest.raises(zq.InvalidOptionError, match="queue"):
-                await anything.take(no_queue)
+                await anything.take(value)
         with pytest.raises(zq.InvalidOptionError, match="queue"):
             await anything.take("jobs")
 
 
 async def test_an_object_of_another_session_is_refused(session: zq.QueueSession, other: zq.QueueSession) -> None:
-    """It may be kept elsewhere: what is put by its name alone would go to where nobody looks."""
+    """The other session may use another ensemble or root, so a put by the name alone would go to the wrong queue."""
     refused = pytest.raises(zq.InvalidOptionError, match="'jobs' belongs to another session")
     jobs, own = other.queue("jobs"), session.queue("jobs")
     async with session.transaction() as tx:
@@ -308,9 +308,9 @@ async def test_an_object_of_another_session_is_refused(session: zq.QueueSession,
         await session.admin.moves.start(jobs, "others")
     with refused:
         await Jobs(session).add("job", "* * * * *", jobs, b"1")
-    async with other.transaction(autocommit=False) as theirs:
-        with pytest.raises(zq.InvalidOptionError, match=f"{theirs.id} belongs to another session"):
-            await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=theirs)
+    async with other.transaction(autocommit=False) as other_tx:
+        with pytest.raises(zq.InvalidOptionError, match=f"{other_tx.id} belongs to another session"):
+            await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=other_tx)
     assert not await jobs.exists()
     assert not await own.exists()
 
@@ -334,21 +334,21 @@ async def yields(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
     yield
 
 
-def says_nothing(delivery: zq.Delivery[bytes]):  # type: ignore[no-untyped-def]  # noqa: ANN201 - that is the point
+def returns_without_annotation(delivery: zq.Delivery[bytes]):  # type: ignore[no-untyped-def]  # noqa: ANN201 - without annotation on purpose
     delivery.put("seen", delivery.body)
 
 
-def returns_it_or_nothing(delivery: zq.Delivery[bytes]) -> Any:  # checkers let it pass
+def returns_it_or_nothing(delivery: zq.Delivery[bytes]) -> Any:  # type checkers accept it
     return no_handler(delivery) or None
 
 
-def returns_it_sometimes(delivery: zq.Delivery[bytes]) -> Any:  # so too
+def returns_it_sometimes(delivery: zq.Delivery[bytes]) -> Any:  # type checkers accept it
     if delivery.body:
         return no_handler(delivery)
     return None
 
 
-def only_raises(_: zq.Delivery[bytes]) -> Any:  # so too
+def only_raises(_: zq.Delivery[bytes]) -> Any:  # type checkers accept it
     raise zq.Reject("not today")
 
 
@@ -373,9 +373,9 @@ class Handlers:
         Handlers().not_async,
         functools.partial(not_async),
         7,
-        says_nothing,
+        returns_without_annotation,
         lambda _: None,
-        functools.partial(says_nothing),
+        functools.partial(returns_without_annotation),
         NotAsync(),
     ],
     ids=[
@@ -391,7 +391,7 @@ class Handlers:
     ],
 )
 async def test_a_handler_that_is_not_async_is_refused_before_it_handles_a_message(
-    handler: Any,  # checkers refuse most of them, too
+    handler: Any,  # type checkers also reject most of them
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
@@ -418,10 +418,11 @@ def returns_an_awaitable(delivery: Delivery[bytes]) -> Awaitable[None]: ...
 
 def forgets_async(delivery: Delivery[bytes]) -> None: ...
 """
-    if sys.version_info < (3, 14):  # from 3.14 on, a program needs no import to name such types
+    if sys.version_info < (3, 14):  # since 3.14, annotations are postponed without an import
         program = f"from __future__ import annotations\n{program}"
     handlers: dict[str, Any] = {}
-    exec(compile(program, "handlers.py", "exec", dont_inherit=True), handlers)  # this module postpones its annotations
+    # Dont_inherit, since this module postpones its annotations.
+    exec(compile(program, "handlers.py", "exec", dont_inherit=True), handlers)
     jobs = session.queue("jobs")
     session.listener(jobs, handlers["returns_an_awaitable"]).stop()
     with pytest.raises(zq.InvalidOptionError, match="forgets_async: a handler must be awaitable"):
@@ -431,14 +432,15 @@ def forgets_async(delivery: Delivery[bytes]) -> None: ...
 async def test_a_subscriber_or_notification_handler_that_is_not_async_is_refused(
     session: zq.QueueSession,
 ) -> None:
-    handler: Any = says_nothing
+    handler: Any = returns_without_annotation
     with pytest.raises(
-        zq.InvalidOptionError, match="says_nothing: a subscriber must be awaitable; make it an `async def`"
+        zq.InvalidOptionError,
+        match="returns_without_annotation: a subscriber must be awaitable; make it an `async def`",
     ):
         Bus(session, "events", Notice).subscribe(Notice, handler)
     reminders = await Notifications(session).create("shop", "reminders", Notice)
     with pytest.raises(
-        zq.InvalidOptionError, match="says_nothing: a handler must be awaitable; make it an `async def`"
+        zq.InvalidOptionError, match="returns_without_annotation: a handler must be awaitable; make it an `async def`"
     ):
         reminders.listener(handler)
 
@@ -447,7 +449,7 @@ async def test_a_handler_that_yields_is_refused(session: zq.QueueSession) -> Non
     with pytest.raises(
         zq.InvalidOptionError, match="yields: a handler must be awaitable; make it an `async def` that does no"
     ):
-        session.listener(session.queue("jobs"), yields)  # type: ignore[arg-type]  # that is the point
+        session.listener(session.queue("jobs"), yields)  # type: ignore[arg-type]  # the refused handler
 
 
 @pytest.mark.parametrize("middleware", [no_handler, iter([no_handler]), 7], ids=["function", "iterator", "number"])
@@ -484,7 +486,7 @@ async def test_middleware_that_is_not_a_list_is_refused(middleware: Any, session
     ],
 )
 async def test_any_callable_that_returns_an_awaitable_is_a_handler(
-    handler: Any,  # no type that they share says what they give
+    handler: Any,  # these callables have no common type
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("handled-jobs")
@@ -627,8 +629,8 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
             tx.release(message)
         with pytest.raises(TransactionClosedError, match=refusal):
             await tx.commit()
-    await tx.rollback()  # again changes nothing
-    with pytest.raises(RuntimeError):  # what it also is
+    await tx.rollback()  # a rollback after the end changes nothing
+    with pytest.raises(RuntimeError):  # the error is also a RuntimeError
         await tx.commit()
 
 

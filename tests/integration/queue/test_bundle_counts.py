@@ -1,4 +1,4 @@
-"""The figures of puts and removals count messages, also those that share a znode."""
+"""The figures of puts and removals count messages, including messages that share a znode."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_user_who_may_not_write_the_counters_stores_bundles_uncounted(
     assert await figures(queue) == (NUMBER + 4, 0, 3 * NUMBER)
 
 
-async def test_other_programs_znodes_beside_the_counters_stop_no_put(
+async def test_other_programs_znodes_next_to_the_counters_do_not_block_puts(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     queue = await bundled(session)
@@ -109,10 +109,10 @@ async def test_other_programs_znodes_beside_the_counters_stop_no_put(
         await server_view.create(f"{counters}/foreign-{number}", b"")
     await queue.put_many(BODIES)
     await other.queue("jobs").put_many(BODIES)
-    assert (await figures(queue))[::2] == (2 * NUMBER + 2, 3 * NUMBER)  # the first bundles are no longer counted
+    assert (await figures(queue))[::2] == (2 * NUMBER + 2, 3 * NUMBER)  # the deleted counts are missing
 
 
-async def test_a_counters_folder_that_may_have_no_children_stops_no_put(
+async def test_a_counters_folder_that_may_have_no_children_does_not_block_puts(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     queue = session.queue("jobs")
@@ -124,7 +124,7 @@ async def test_a_counters_folder_that_may_have_no_children_stops_no_put(
     assert await queue.size() == NUMBER + 1
 
 
-async def test_a_user_who_may_create_no_counters_gets_bundles_all_the_same(
+async def test_a_user_who_may_not_create_counters_still_gets_bundles(
     session: zq.QueueSession, server_view: Observer, queue_root: str, stored: Stored
 ) -> None:
     queue = session.queue("jobs")
@@ -135,7 +135,7 @@ async def test_a_user_who_may_create_no_counters_gets_bundles_all_the_same(
 
 
 @pytest.mark.parametrize("ephemeral", [True, False], ids=["without children", "of another program"])
-async def test_a_queue_with_another_znode_in_the_place_of_its_counters_gets_bundles(
+async def test_a_queue_with_another_znode_instead_of_its_counters_gets_bundles(
     session: zq.QueueSession, server_view: Observer, queue_root: str, stored: Stored, *, ephemeral: bool
 ) -> None:
     queue = session.queue("jobs")

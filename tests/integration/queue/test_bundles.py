@@ -1,4 +1,4 @@
-"""Bundles on a real server: what they store, and each way in which a message leaves one."""
+"""Bundles on a real server: their znodes, and each way in which a message leaves a bundle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
 
-# -- what is stored
+# -- znodes
 
 
 async def test_many_puts_share_few_znodes_and_are_taken_in_their_order(
@@ -51,7 +51,9 @@ async def test_puts_of_concurrent_tasks_share_a_znode(session: zq.QueueSession, 
     assert sorted(await drain(session, queue)) == sorted(BODIES)
 
 
-async def test_few_puts_and_puts_with_options_are_items_of_their_own(session: zq.QueueSession, stored: Stored) -> None:
+async def test_few_puts_and_puts_with_options_are_stored_as_single_items(
+    session: zq.QueueSession, stored: Stored
+) -> None:
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(bundle=64))
     await queue.put_many(BODIES[:31])
@@ -87,7 +89,7 @@ async def test_a_new_queue_makes_bundles_once_many_messages_are_put_together(
     queue = session.queue("jobs")
     for body in BODIES[:40]:
         await queue.put(body)
-    assert "requires" not in await stored.configuration()  # programs that know no bundles can use the queue
+    assert "requires" not in await stored.configuration()  # programs without bundles can still use the queue
     await queue.put_many(BODIES)
     await eventually(lambda: _requires_bundles(stored))
     await queue.put_many(BODIES)
@@ -110,12 +112,12 @@ async def test_a_session_survives_a_failure_to_allow_bundles_and_makes_them_late
     held = zookeeper_proxy.hold_request(multi_of(b'"requires"'))
     await queue.put_many(BODIES)
     await held.struck()
-    await server_view.set(base, b"{")  # the change is refused, and then the configuration does not decode
+    await server_view.set(base, b"{")  # the held change will be refused, and the configuration does not decode
     held.release()
     with pytest.raises(zq.PayloadError):
         await queue.put(b"refused")
     queue_state = session._runtime.queue_state("jobs")
-    await queue_state.allow_bundles()  # this must not raise: it is a task of the session
+    await queue_state.allow_bundles()  # must not raise, because the session runs it as a task
     await server_view.set(base, right)
     for _ in range(2):
         await queue.put_many(BODIES)
@@ -179,7 +181,7 @@ async def test_groups_keep_their_order_beside_bundles(
     await queue.put_many(BODIES)
     assert len(await stored.bundles()) == 4
 
-    seen: dict[str | None, list[bytes]] = {}
+    handled: dict[str | None, list[bytes]] = {}
     running: set[str | None] = set()
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -189,7 +191,7 @@ async def test_groups_keep_their_order_beside_bundles(
             running.add(group)
             await asyncio.sleep(0.005)
             running.remove(group)
-        seen.setdefault(group, []).append(delivery.value)
+        handled.setdefault(group, []).append(delivery.value)
 
     listeners = [each.listener(each.queue("jobs"), handler, concurrency=8) for each in (session, other)]
     async with asyncio.TaskGroup() as tasks:
@@ -198,8 +200,8 @@ async def test_groups_keep_their_order_beside_bundles(
         await eventually(stored.is_empty)
         for listener in listeners:
             listener.stop()
-    assert {group: values for group, values in seen.items() if group is not None} == groups
-    assert sorted(seen[None]) == sorted(2 * BODIES)
+    assert {group: values for group, values in handled.items() if group is not None} == groups
+    assert sorted(handled[None]) == sorted(2 * BODIES)
 
 
 @pytest.mark.parametrize("size", [0, 65, -1])
@@ -240,7 +242,7 @@ async def test_only_unfinished_messages_return_when_their_holder_is_gone(
     assert await drain(other, other.queue("jobs"), 2) == BODIES[10:40]
 
 
-async def test_a_message_rolled_back_at_once_is_the_next_again(session: zq.QueueSession) -> None:
+async def test_a_message_rolled_back_without_a_delay_is_delivered_next(session: zq.QueueSession) -> None:
     queue = await bundled(session, BODIES[:40], zq.AtLeastOnce(backoff=zq.Fixed(0)))
     async with session.transaction() as tx:
         message = await tx.take(queue)
@@ -277,7 +279,8 @@ async def test_a_lone_consumer_keeps_the_order_while_messages_at_hand_are_return
             if (message := await tx.take(queue, timeout=1)) is not None:
                 values.append(message.value)
             await tx.commit()
-        await asyncio.sleep(0.01 * (len(values) % 14))  # about as long as a session keeps what no taker wants
+        # Up to the time for which a session keeps messages without a taker.
+        await asyncio.sleep(0.01 * (len(values) % 14))
     assert values == BODIES[:40]
 
 
@@ -331,7 +334,9 @@ async def test_a_transaction_of_several_bundles_is_applied_whole_or_not_at_all(
 # -- sharing
 
 
-async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_a_slow_handler_does_not_hold_back_other_messages_of_its_bundle(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     queue = await bundled(session, BODIES[:40])
     async with session.transaction() as slow:
         assert await slow.take(queue) is not None
@@ -345,7 +350,7 @@ async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSess
     assert await queue.size() == 0
 
 
-async def test_an_untouched_bundle_is_given_back_whole(session: zq.QueueSession, locks: Locks) -> None:
+async def test_an_untouched_bundle_is_released_as_a_whole(session: zq.QueueSession, locks: Locks) -> None:
     queue = await bundled(session, BODIES[:40])
     async with session.transaction() as tx:
         await tx.take_many(queue, 40)

@@ -1,4 +1,4 @@
-"""Bundles beside operators, and beside other programs that change their znodes."""
+"""Bundles while operators and other programs change their znodes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def test_a_message_that_another_session_has_taken_by_force_is_not_delivere
         await tx.rollback(delay=0.01)
         async with other.transaction() as another:
             assert len(await another.take_many(other.queue("jobs"), 40, timeout=10)) == 40
-            async with session.transaction() as again:
-                assert await again.take(queue, timeout=0.5) is None
+            async with session.transaction() as next_tx:
+                assert await next_tx.take(queue, timeout=0.5) is None
             await another.commit()
     assert await queue.size() == 0
 
@@ -61,7 +61,7 @@ async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_it
 ) -> None:
     queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(3, backoff=zq.Fixed(0.01)))
     (bundle,) = await stored.bundles()
-    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be stored
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
     for folder in ("items", "dlq"):
         await server_view._ask(partial(server_view._client.set_acls, f"{queue_root}/jobs/{folder}", allowed))
     attempts: list[int] = []
@@ -113,7 +113,7 @@ async def test_consumers_hold_the_messages_that_are_left_in_their_bundles(
     async with other.transaction() as tx:
         taken = await tx.take_many(other.queue("jobs"), NUMBER, timeout=10)
         (holder,) = await queue.admin.consumers()
-        assert {one.id for one in taken} <= set(holder.messages) <= set(ids)
+        assert {message.id for message in taken} <= set(holder.messages) <= set(ids)
         assert len(holder.messages) > 1
 
 
@@ -145,7 +145,7 @@ async def test_a_purge_removes_bundles(session: zq.QueueSession, other: zq.Queue
     assert await stored.is_empty()
 
 
-async def test_a_move_takes_the_messages_of_bundles_along(session: zq.QueueSession, stored: Stored) -> None:
+async def test_a_move_includes_the_messages_of_bundles(session: zq.QueueSession, stored: Stored) -> None:
     await bundled(session)
     reference = await session.admin.moves.start("jobs", "others")
 
@@ -157,7 +157,7 @@ async def test_a_move_takes_the_messages_of_bundles_along(session: zq.QueueSessi
     assert sorted(await drain(session, session.queue("others"))) == sorted(BODIES)
 
 
-async def test_unbundling_stores_single_items_and_requires_nothing_any_more(
+async def test_unbundling_stores_single_items_and_ends_the_required_feature(
     session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
 ) -> None:
     queue = await bundled(session)
@@ -186,7 +186,7 @@ async def test_a_bundle_that_changes_before_a_late_request_arrives_returns_no_fi
     held = zookeeper_proxy.hold_request(multi_of(b"/locks/lock-", b"/items/bundle-"))
     admin = operator.queue("jobs").admin.unbundle() if change == "unbundle" else operator.queue("jobs").purge()
     changing = asyncio.ensure_future(admin)
-    await held.struck()  # the operator has read the bundle before it was ever claimed
+    await held.struck()  # the operator has read the bundle before its first claim
     async with holder.transaction() as tx:
         await tx.take_many(queue, 10)
     await expire(holder)
@@ -239,14 +239,14 @@ async def test_samples_of_a_deep_queue_count_the_messages_of_bundles(
     assert (first.size, first.waiting) == (640, 640)
     async with session.transaction() as tx:
         assert len(await tx.take_many(queue, 320)) == 320
-    await sampler.sample("jobs")  # the bundles are not listed again, so the size is near the truth
+    await sampler.sample("jobs")  # the bundles are not listed again, so the size is approximate
     assert 250 <= sampler.latest["jobs"].size <= 390
 
 
 # -- znodes of other programs
 
 
-async def test_an_unreadable_bundle_does_not_keep_the_others(
+async def test_an_unreadable_bundle_does_not_block_the_others(
     session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = await bundled(session, [b"%d" % number for number in range(192)])
@@ -259,7 +259,7 @@ async def test_an_unreadable_bundle_does_not_keep_the_others(
 
 
 @pytest.mark.parametrize("when", ["before", "while held"])
-async def test_znodes_below_a_bundle_do_not_keep_its_messages(
+async def test_znodes_below_a_bundle_do_not_block_its_messages(
     session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, when: str
 ) -> None:
     queue = await bundled(session)
@@ -287,7 +287,7 @@ async def test_messages_of_a_bundle_with_znodes_below_it_survive_their_holder(
     assert await queue.size() == 0
 
 
-async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_keep_the_others(
+async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_block_the_others(
     open_session: Opener,
     other: zq.QueueSession,
     expire: Expire,
@@ -316,7 +316,7 @@ async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
     queue = await bundled(session, BODIES[:40])
-    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be returned
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
     await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", allowed))
     async with session.transaction() as tx:
         assert await tx.take(queue) is not None

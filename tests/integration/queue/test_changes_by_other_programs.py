@@ -21,7 +21,7 @@ async def handler(_: zq.Delivery[bytes]) -> None: ...
 
 
 async def close_to_others(view: Observer, path: str) -> None:
-    """Make a znode that nobody but an unknown user may touch."""
+    """Create a znode that only an unknown user may access."""
     await view._ask(lambda: view._client.ensure_path(path.rpartition("/")[0]))
     acl = [make_digest_acl("somebody", "else", all=True)]
     await view._ask(lambda: view._client.create(path, b"", acl=acl))
@@ -50,7 +50,7 @@ async def test_the_error_for_a_queue_denied_by_its_acl_names_the_queue(
             tx.put("jobs", b"1")
             tx.put("open", b"2")
     assert tx.outcome is zq.Outcome.ROLLED_BACK
-    await session.queue("open").put(b"3")  # others are not touched by it
+    await session.queue("open").put(b"3")  # other queues are not affected
     assert await session.queue("open").size() == 1
 
 
@@ -84,7 +84,7 @@ async def test_an_undecodable_configuration_raises_an_error_that_names_it(
             await tx.take(jobs, timeout=None)
     with pytest.raises(zq.PayloadError, match=broken):
         await session.listener(jobs, handler).run()
-    await server_view.set(f"{queue_root}/jobs", b"")  # an operator mends it
+    await server_view.set(f"{queue_root}/jobs", b"")  # an operator repairs the configuration
     await jobs.put(b"1")
     assert (await take_one(session)).value == b"1"
 
@@ -95,8 +95,8 @@ async def test_a_queue_deleted_while_consumers_wait_is_recreated_and_they_contin
     await session.queue("jobs").put(b"1")
     await take_one(session)
     taking = asyncio.create_task(take_one(other))
-    await asyncio.sleep(0.2)  # idle, and watching
-    with suppress(NotEmptyError):  # they make again what they miss, even while it is being deleted
+    await asyncio.sleep(0.2)  # long enough to be idle and have its watches set
+    with suppress(NotEmptyError):  # consumers create missing znodes again, even during the deletion
         await server_view.delete(f"{queue_root}/jobs")
     identity = await session.queue("jobs").put(b"2")
     assert (await asyncio.wait_for(taking, 30)).id == identity
@@ -157,5 +157,5 @@ async def test_an_unreadable_item_is_skipped_and_leaves_no_lock(
 
 
 async def nothing_held(view: Observer, locks: str) -> bool:
-    """A message that was rolled back rests, under a lock that is no session's."""
+    """Return whether no session holds a lock; a message that was rolled back may have a timed lock."""
     return not await view.ephemerals(locks)

@@ -1,4 +1,4 @@
-"""Commits and puts of many tasks that are sent as one: each task learns the outcome of its own."""
+"""Commits and puts of many tasks in one request: each task gets the outcome of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = BODIES[:TASKS]
 
 
 class Takers:
-    """Transactions that hold one message of a bundle each, and commit together, with a result each or without."""
+    """Transactions that each hold one message of a bundle and commit together, with or without a result each."""
 
     def __init__(
         self, session: zq.QueueSession, queue: zq.Queue[bytes], number: int = TASKS, *, results: bool = False
@@ -168,7 +168,7 @@ async def test_a_cancelled_commit_of_many_is_applied_or_not_and_the_others_are(
 async def test_many_commits_are_applied_after_the_configuration_has_changed(
     session: zq.QueueSession, other: zq.QueueSession, *, results: bool
 ) -> None:
-    """With a history, each end and each put has further operations, so they are composed separately."""
+    """A history adds operations to each end and each put, so they are composed separately."""
     takers = Takers(session, await bundled(session, OWN), results=results)
     commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
     await takers.all_hold.wait()
@@ -213,7 +213,7 @@ async def test_puts_of_many_tasks_are_stored_once_when_a_message_on_the_wire_is_
 async def test_a_transaction_with_many_queues_commits_after_all_of_them_were_configured(
     session: zq.QueueSession, other: zq.QueueSession, earlier: int
 ) -> None:
-    """More queues than a write may be refused; the server reports only the first one that has changed."""
+    """There are more queues than repairs of one write, and the server reports only the first queue that has changed."""
     queues = [session.queue(f"q{number}") for number in range(MAX_REPAIRS * 2)]
     await asyncio.gather(*(queue.put(b"first") for queue in queues))
     await asyncio.gather(*(other.queue(queue.name).configure(zq.QueueConfig(max_size=9)) for queue in queues[earlier:]))
@@ -224,7 +224,7 @@ async def test_a_transaction_with_many_queues_commits_after_all_of_them_were_con
 
 
 async def test_a_transaction_puts_the_first_delayed_messages_of_many_queues(session: zq.QueueSession) -> None:
-    """Each queue lacks the znode for the hour."""
+    """In each queue, the znode for the hour does not exist yet."""
     queues = [session.queue(f"q{number}") for number in range(MAX_REPAIRS * 2)]
     async with session.transaction() as tx:
         for queue in queues:

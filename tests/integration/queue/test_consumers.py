@@ -139,7 +139,7 @@ async def test_settling_a_delivery_too_late_in_another_task_raises_with_advice(
 ) -> None:
     async with jobs.consume(until_idle=0) as deliveries:
         first = await anext(deliveries)
-        await anext(deliveries)  # commits the first
+        await anext(deliveries)  # commits the first delivery
         with pytest.raises(TransactionClosedError, match="settle='explicit'"):
             await asyncio.create_task(first.commit())
         with pytest.raises(TransactionClosedError):
@@ -167,7 +167,7 @@ async def test_async_with_delivery_commits_on_success_and_rolls_back_on_an_excep
             except KeyError:
                 pass
             outcomes.append((delivery.value, delivery.attempt, delivery.outcome))
-    assert sorted(outcomes, key=lambda one: one[:2]) == [
+    assert sorted(outcomes, key=lambda outcome: outcome[:2]) == [
         (b"1", 1, zq.Outcome.COMMITTED),
         (b"2", 1, zq.Outcome.ROLLED_BACK),
         (b"2", 2, zq.Outcome.COMMITTED),
@@ -181,7 +181,7 @@ async def test_retry_and_reject_raised_in_the_block_of_a_delivery_settle_it(jobs
         async for delivery in deliveries:
             with pytest.raises((zq.Retry, zq.Reject)) if delivery.attempt == 1 else pytest.raises(KeyError):
                 async with delivery:
-                    if delivery.attempt > 1:  # the queue's own policy: at once
+                    if delivery.attempt > 1:  # the policy of the queue, which redelivers at once
                         await delivery.commit()
                         raise KeyError
                     raise errors[delivery.value]
@@ -208,7 +208,7 @@ async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_
             redelivered = deliveries._redelivered
     assert redelivered == 2
     assert set(values) == {b"1", b"2", b"3"}
-    assert await jobs.size() == 0, "each of the two came once more, and no other"
+    assert await jobs.size() == 0, "only these two were redelivered, each once"
 
 
 async def test_an_explicit_commit_always_raises(jobs: zq.Queue[bytes], locks: Locks) -> None:
@@ -245,10 +245,11 @@ async def test_a_slow_loop_claims_few_messages_ahead(jobs: zq.Queue[bytes], lock
         async for delivery in deliveries:
             await asyncio.sleep(0.15)
             most = max(most, len(set(await locks()) - finished))
-            finished.add(f"lock-{delivery.id}")  # by when its commit has been applied is the server's affair
+            # Its lock no longer counts, although its commit may still be in progress.
+            finished.add(f"lock-{delivery.id}")
             if len(finished) == 4:
                 break
-    # The one in hand and the next: none had been finished in the last 100 ms.
+    # The current message and the next one, because no message was finished in the last 100 ms.
     assert most <= 2
     assert await locks() == []
 
@@ -260,16 +261,16 @@ async def test_a_fast_loop_never_holds_more_than_its_prefetch(
     jobs = session.queue("many")
     await jobs.put_many([b""] * 300)
     most = 0
-    seen = 0
+    delivered = 0
     async with jobs.consume(prefetch=4, until_idle=until_idle) as deliveries:
         async for _ in deliveries:
-            seen += 1
-            if seen == 300:
+            delivered += 1
+            if delivered == 300:
                 deliveries.stop()
-            if seen % 20 == 0:
+            if delivered % 20 == 0:
                 most = max(most, len(await locks("many")))
-    assert seen == 300
-    # Claimed ahead, in hand, and those whose commit is in progress: at most 4, 1 and 4.
+    assert delivered == 300
+    # At most 4 claimed ahead, 1 current message, and 4 whose commit is in progress.
     assert most <= 9
 
 
@@ -287,7 +288,7 @@ async def test_a_message_claimed_ahead_and_never_handled_counts_no_attempt(
     await no_locks(locks)
     attempts = {message.id: message.attempt for message in await jobs.peek(100)}
     assert len(attempts) == 31
-    # Peeked: the attempts so far. Only the one that was in hand has had one.
+    # Peek shows the attempts so far: only the delivered message has one.
     assert {identity: attempt for identity, attempt in attempts.items() if attempt} == {handled[-1]: 1}
 
 
@@ -321,7 +322,7 @@ async def test_an_idle_consumer_receives_a_new_message_at_once(
 ) -> None:
     waits = list[float]()
     async with session.queue("jobs").consume() as deliveries, asyncio.timeout(60):
-        while min(waits, default=1) >= 0.2:  # a machine that stood still is not the consumer's doing
+        while min(waits, default=1) >= 0.2:  # repeated, since the machine may stall
             coming = asyncio.ensure_future(anext(deliveries))
             await asyncio.sleep(0.3)
             assert not coming.done()
@@ -345,13 +346,13 @@ async def test_a_consumer_continues_in_a_new_session_automatically(
     results = session.queue("results")
     jobs = session.queue("jobs", policy=policy)
     await jobs.put_many([b"%d" % number for number in range(40)])
-    seen = 0
+    delivered = 0
 
     async def work() -> None:
-        nonlocal seen
+        nonlocal delivered
         async with worker.queue("jobs").consume(prefetch=4) as deliveries:
             async for delivery in deliveries:
-                seen += 1
+                delivered += 1
                 try:
                     async with delivery:
                         delivery.put("results", delivery.value)

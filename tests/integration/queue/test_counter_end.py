@@ -27,10 +27,10 @@ ROOT = "/worn"
 LAST = 2**31 - 1
 HALF = 2**30
 
-#: The commit slots of a client whose name is known beforehand.
+#: The commit slots of a client whose name is known in advance.
 WORN_SLOTS = [f"{ROOT}/.clients/000000000000/slot-{number}" for number in range(SLOTS)]
 
-#: Queues by name, and where the counters of their plain lanes stand.
+#: The counters of the plain lanes, by queue.
 COUNTERS = {
     "raw": LAST,
     "half": HALF - 5,
@@ -46,9 +46,9 @@ COUNTERS = {
 
 @pytest.fixture(scope="module")
 def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that has counted nearly to the end in some lanes."""
+    """A server whose counters are near their end in some lanes."""
     folder = tmp_path_factory.mktemp("worn")
-    # The digest of all znodes is of what they were before they were edited.
+    # Without digests, because the stored ones do not match the edited znodes.
     options = ServerOptions(fsync=False, jvm_options=["-Dzookeeper.digest.enabled=false"])
     server = EmbeddedZooKeeper(options, data_dir=folder)
     try:
@@ -60,12 +60,12 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         client.start(60)
         for queue in COUNTERS:
             client.create(f"{ROOT}/{queue}/items", makepath=True)
-        client.create(f"{ROOT}/plain/items/item-0000000007", b"0")  # as another program puts them
+        client.create(f"{ROOT}/plain/items/item-0000000007", b"0")  # an item of another program
         for slot in WORN_SLOTS:
             client.create(slot, makepath=True)
         client.stop()
         client.close()
-        server.node.restart()  # writes a snapshot of all this
+        server.node.restart()  # writes a snapshot of these znodes
         server.node.stop()
         counters = {f"{ROOT}/{queue}/items": at for queue, at in COUNTERS.items()}
         set_counters(folder / "data" / "version-2", counters, dict.fromkeys(WORN_SLOTS, LAST - 2))
@@ -136,9 +136,9 @@ async def test_a_lane_moves_to_its_next_generation_when_half_of_its_counter_is_u
     for number in range(5):
         await half.put(b"old %d" % number)
     assert await generations(view, "half") is None
-    await half.put(b"past")  # the first beyond it
+    await half.put(b"past")  # the first put beyond half of the counter
     await moved_to(view, "half", [0, 1])
-    for number in range(5):  # each session that knew the first generation puts to the second at once
+    for number in range(5):  # sessions that used the first generation put to the second at once
         await half.put(b"new %d" % number)
         await other.queue("half").put(b"other %d" % number)
     assert len(await view.children(f"{ROOT}/half/items")) == 6
@@ -211,7 +211,7 @@ async def test_a_create_that_the_counter_refuses_is_repeated_in_the_next_generat
         assert message is not None
         tx.reject(message, "no")
     await view.create(f"{ROOT}/plain/items/item-{LAST}", b"the last")
-    # Another program's item has no part of its own in its name: at the counter's end its place is taken.
+    # The name of another program's item consists of the number only, so at the counter's end the name is taken.
     assert await plain.dead_letters.redrive() == 1
     assert await plain.dead_letters.size() == 0
     assert await generations(view, "plain") == [0, 1]
@@ -236,14 +236,14 @@ async def test_a_drained_generation_is_not_listed_after_the_next_change_of_gener
     await moved_to(view, "retired", [0, 1])
     await retired.put(b"new")
     state = session._runtime.queue_state("retired")
-    await state.next_generation(f"{ROOT}/retired/lanes/s0g1/item-x")  # as at the second counter's end
-    assert await generations(view, "retired") == [0, 2]  # the first still holds something
+    await state.next_generation(f"{ROOT}/retired/lanes/s0g1/item-x")  # as at the end of the second counter
+    assert await generations(view, "retired") == [0, 2]  # the first generation still has messages
     assert sorted(await drained(retired)) == [b"new", b"old"]
     put = (await retired.stats()).put
     await state.next_generation(f"{ROOT}/retired/lanes/s0g2/item-x")
     assert await generations(view, "retired") == [2, 3]
     assert (await retired.stats()).put == put
-    await retired.configuration()  # reads it again
+    await retired.configuration()  # reads the configuration again
     assert state_of(retired).config.lanes == ("lanes/s0g2", "lanes/s0g3")
     await other.queue("retired").put(b"newest")
     assert await drained(session.queue("retired")) == [b"newest"]
@@ -279,7 +279,7 @@ async def test_a_queue_drops_empty_lanes_for_the_next_generation_and_names_the_o
     with pytest.raises(zq.QueueFullError, match=r"consume the messages in its 1024 older lanes \(lanes/p131s0g0, "):
         await state.next_generation(f"{base}/lanes/p130s7g0/item-x")
     for shard in range(500):
-        await view.delete(f"{base}/lanes/p131s{shard}g0")  # with what was in it
+        await view.delete(f"{base}/lanes/p131s{shard}g0")  # with its messages
     await state.next_generation(f"{base}/lanes/p130s7g0/item-x")
     stored = json.loads(await view.get(base))["priorities"]
     assert stored["2"] == {"7": [0, 1]}
@@ -308,7 +308,7 @@ async def test_the_error_for_a_shard_without_empty_generations_says_which_to_con
 async def test_a_commit_slot_accepts_commits_after_two_billion_writes(
     worn: str, view: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy session comes to the end of a version's 32 bits within months; the server goes on below zero."""
+    """A busy session exhausts the 32 bits of a version within months; the server continues with negative versions."""
     monkeypatch.setattr("aiozkqueue.session.core.IdSource", lambda: IdSource(bytes))
     bodies = [b"%d" % number for number in range(8)]
     async with zq.connect(worn, root=ROOT, session_timeout=20) as session:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 DEEP = 100_000
-#: Seconds of CPU that the thread may use before the loop gets its next turn. CPU, not time: the machine has other work.
+#: The maximum seconds of CPU in one turn of the loop. It is CPU time, because the machine has other work.
 TURN = 0.05
 
 
@@ -43,7 +43,7 @@ class _Turns:
 @asynccontextmanager
 async def watched() -> AsyncIterator[_Turns]:
     gc.collect()
-    gc.freeze()  # what the test run holds is not the library's
+    gc.freeze()  # so that collections do not visit the objects of the test run
     turns = _Turns()
     watch = asyncio.create_task(turns.watch())
     await asyncio.sleep(0)
@@ -54,8 +54,8 @@ async def watched() -> AsyncIterator[_Turns]:
         gc.unfreeze()
 
 
-#: Messages of a queue whose listing has several parts, and the maximum number of names examined in one turn: one part,
-#: and a few names of candidates.
+#: The messages of a queue whose listing has several parts, and the maximum number of names examined in one turn: one
+#: part and a few candidates.
 SEVERAL_PARTS, ONE_PART = 8_000, 1_400
 
 
@@ -118,17 +118,17 @@ async def test_a_clean_up_examines_few_expired_names_in_one_turn_of_the_loop(
     [cleaned] = await session.admin.clean("jobs")
     turns.cancel()
     assert cleaned.total >= 9_500
-    assert max(examined) <= 5_500  # the names of one piece of the listing
+    assert max(examined) <= 5_500  # the names of one part of the listing
 
 
-#: Messages of a queue, and the maximum number of objects that a search for garbage visits meanwhile: Python searches
-#: for garbage at a moment that no code chooses, and visits a million objects in a twentieth of a second.
+#: The messages of a queue, and the maximum number of objects that a garbage collection visits meanwhile. A collection
+#: may start at any allocation, and visits a million objects in a twentieth of a second.
 MANY, SEARCHED = 40_000, 25_000
 
 
 @asynccontextmanager
 async def searched() -> AsyncIterator[list[int]]:
-    """Count again and again how many objects a search for garbage would visit."""
+    """Count repeatedly how many objects a garbage collection would visit."""
     gc.collect()
     gc.freeze()
     counts = [0]
@@ -136,7 +136,9 @@ async def searched() -> AsyncIterator[list[int]]:
     async def count() -> None:
         while True:
             objects = gc.get_objects()
-            counts.append(sum(len(one) if type(one) in {list, set} else 1 for one in objects if one is not objects))
+            counts.append(
+                sum(len(found) if type(found) in {list, set} else 1 for found in objects if found is not objects)
+            )
             del objects
             await asyncio.sleep(0.02)
 
@@ -154,7 +156,7 @@ async def test_the_search_for_garbage_visits_few_names_of_a_long_listing(session
 
     async def move() -> None:
         await session.admin.moves.start(jobs, target)
-        while await jobs.size():  # noqa: ASYNC110 -- the move is another task's
+        while await jobs.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.1)
 
     await target.put(b"")
@@ -179,7 +181,9 @@ async def test_the_search_for_garbage_visits_few_locks_and_few_findings_of_the_d
     core, paths = core_of(session), state_of(jobs).paths
     for start in range(0, MANY, 2_000):
         ids = [f"Lost{number:014d}" for number in range(start, start + 2_000)]
-        await core.zookeeper.multi([Create(paths.lock(one), LockRecord(one, one[:8]).encode()) for one in ids])
+        await core.zookeeper.multi(
+            [Create(paths.lock(message_id), LockRecord(message_id, message_id[:8]).encode()) for message_id in ids]
+        )
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "diagnose": lambda: session.admin.diagnose("jobs", budget=60),
         "stats": jobs.stats,

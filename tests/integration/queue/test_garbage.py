@@ -1,6 +1,6 @@
-"""A message that has been handled is freed at once: it leaves no reference cycle for the garbage collector.
+"""A handled message is freed at once: it leaves no reference cycle for the garbage collector.
 
-The collector would search every object of the program for such cycles, which takes as long as the handling itself.
+To find such cycles, the collector visits every object of the program, which takes as long as the handling itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MESSAGES = 100
 
 @contextmanager
 def garbage() -> Iterator[Counter[str]]:
-    """Count the objects of the package that only the garbage collector can free, by their type."""
+    """Count the objects of the package that only the garbage collector can free, by type."""
     counts = Counter[str]()
     gc.collect()
     gc.disable()

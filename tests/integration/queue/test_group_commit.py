@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Commits:
-    """The multis sent under commit slots, as they pass through a proxy: each begins with a write of a slot."""
+    """The multis under commit slots that pass through a proxy: each begins with the write of a slot."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
     def __call__(self, request: Request) -> bool:
-        # A multi's first operation: its type, whether it is the last, an error code; then the path.
+        # The first operation of a multi: its type, whether it is the last one, an error code; then the path.
         if request.opcode == Opcode.MULTI and struct.unpack_from(">i", request.body)[0] == Opcode.SET_DATA:
             (length,) = struct.unpack_from(">i", request.body, 9)
             if b"/slot-" in request.body[13 : 13 + length]:
@@ -48,9 +48,9 @@ def proxy(zookeeper_proxy: ZooKeeperProxy) -> ZooKeeperProxy:
 
 @pytest.fixture
 def commits(proxy: ZooKeeperProxy) -> Commits:
-    seen = Commits()
-    proxy.lose_before(seen, times=None)  # it chooses none
-    return seen
+    counted = Commits()
+    proxy.lose_before(counted, times=None)  # it only counts, and loses no request
+    return counted
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def session(open_session: Opener, proxy: ZooKeeperProxy, commits: Commits)
 
 
 async def stored(view: Observer, root: str, queue: str = "jobs") -> list[bytes]:
-    """The bodies on the server, in the order of their names' sequence."""
+    """Return the bodies on the server, in the order of their sequence numbers."""
     path = f"{root}/{queue}/items"
     names = sorted(await view.children(path), key=lambda name: name[-10:])
     return [await view.get(f"{path}/{name}") for name in names]
@@ -131,7 +131,7 @@ async def test_a_failing_member_does_not_fail_the_others(
         assert message is not None
         held.append(message)
         tx.put("results", b"%03d" % number)
-    # Three of the claims are forced open, as an operator does it, and one item is removed by hand.
+    # An operator releases three of the claims by force and removes one item by hand.
     for number in (3, 20, 39):
         name = next(n for n in await server_view.children(f"{queue_root}/jobs/items") if held[number].id in n)
         path = f"{queue_root}/jobs/items/{name}"
@@ -152,8 +152,8 @@ async def test_a_failing_member_does_not_fail_the_others(
     assert sorted(await stored(server_view, queue_root)) == sorted(held[number].value for number in (3, 20, 39))
     for block in blocks:
         await block.__aexit__(None, None, None)
-    again = other.queue("jobs")
-    async with again.consume(until_idle=0) as deliveries:
+    other_jobs = other.queue("jobs")
+    async with other_jobs.consume(until_idle=0) as deliveries:
         assert len([delivery async for delivery in deliveries]) == 3
 
 
@@ -161,9 +161,9 @@ async def test_a_single_commit_is_sent_at_once(session: zq.QueueSession, proxy: 
     jobs = session.queue("jobs")
     await jobs.put(b"first")
     loop = asyncio.get_running_loop()
-    proxy.delay(0.05)  # each way
+    proxy.delay(0.05)  # in each direction
     puts, commits = list[float](), list[float]()
-    # One round trip is 0.1; a machine that stood still is not the queue's doing.
+    # One round trip takes 0.1 s. It is repeated, since the machine may stall.
     while max(min(puts, default=1), min(commits, default=1)) >= 0.19:
         assert len(puts) < 50, (puts, commits)
         start = loop.time()
@@ -183,14 +183,14 @@ async def test_writes_submitted_while_multis_are_pending_share_the_next_multi(
     jobs = session.queue("jobs")
     await jobs.put(b"first")
     before = commits.number
-    proxy.stall(Direction.TO_CLIENT)  # no answer comes until all have been put
+    proxy.stall(Direction.TO_CLIENT)  # no reply arrives until all puts have been submitted
     putting = []
     for number in range(60):
         putting.append(asyncio.create_task(jobs.put(b"%02d" % number)))
         await asyncio.sleep(0.001)
     proxy.heal()
     await asyncio.gather(*putting)
-    assert commits.number - before <= SLOTS + 1  # one under each slot, and what came meanwhile
+    assert commits.number - before <= SLOTS + 1  # one under each slot, and one with the puts submitted meanwhile
     assert len(await stored(server_view, queue_root)) == 61
 
 

@@ -1,6 +1,6 @@
 """The guarantees of ZkQueue also hold here: one test for each of its features and guarantees.
 
-Those of rollbacks are in `test_rollbacks`.
+The guarantees of rollbacks are in `test_rollbacks`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ async def test_multiple_consumers_with_correct_failover(
     tx = lost.transaction(autocommit=False)
     held = await (await tx.__aenter__()).take(lost.queue("jobs"))
     assert held is not None
-    zookeeper_proxy.stall()  # as if its machine were gone
-    took = await take_one(session)
-    assert (took.id, took.value) == (held.id, b"1")
+    zookeeper_proxy.stall()  # as if its machine had failed
+    redelivered = await take_one(session)
+    assert (redelivered.id, redelivered.value) == (held.id, b"1")
     zookeeper_proxy.heal()
     await tx.__aexit__(ValueError, ValueError(), None)
 
@@ -52,7 +52,7 @@ async def test_local_transactions_consume_n_elements_and_produce_k_elements(
         tx.put("sums", b"6")
         tx.put("sums", b"4")
         tx.put("log", b"added")
-        # Nothing of it is there before the commit, and nothing is gone.
+        # Before the commit, no put is stored and no message is removed.
         assert (await left.size(), await right.size(), await session.queue("sums").size()) == (3, 1, 0)
     assert (await left.size(), await right.size()) == (0, 0)
     assert [message.value for message in await session.queue("sums").peek()] == [b"6", b"4"]
@@ -75,10 +75,10 @@ async def test_flexible_consuming_policy_control(session: zq.QueueSession) -> No
     once = session.queue("once", policy=zq.ConsumeOnce(exhausted="drop"))
     thrice = session.queue("thrice", policy=zq.ConsumeTimes(3, backoff=zq.Schedule([0, 0.1])))
     always = session.queue("always", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    seen: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     async def fail(delivery: zq.Delivery[bytes]) -> None:
-        seen[delivery.queue] = delivery.attempt
+        calls[delivery.queue] = delivery.attempt
         raise ValueError
 
     for queue in (once, thrice, always):
@@ -87,10 +87,10 @@ async def test_flexible_consuming_policy_control(session: zq.QueueSession) -> No
     async with listeners[0], listeners[1], listeners[2]:
 
         async def decided() -> bool:
-            return (await once.size(), await thrice.size()) == (0, 0) and seen.get("always", 0) > 3
+            return (await once.size(), await thrice.size()) == (0, 0) and calls.get("always", 0) > 3
 
         await eventually(decided)
-    assert (seen["once"], seen["thrice"]) == (1, 3)
+    assert (calls["once"], calls["thrice"]) == (1, 3)
     assert (await once.dead_letters.size(), await thrice.dead_letters.size(), await always.size()) == (0, 1, 1)
 
 
@@ -160,7 +160,7 @@ async def test_if_commit_returns_without_exception_the_transaction_is_committed(
         await tx.take(session.queue("jobs"))
         result = tx.put("results", b"2")
         await tx.commit()
-        # At once, and for everybody.
+        # The changes are visible at once, and to every client.
         assert await server_view.children(f"{queue_root}/jobs/items") == []
         (name,) = await server_view.children(f"{queue_root}/results/items")
         assert result in name
@@ -182,7 +182,7 @@ async def test_session_expiration_removes_all_locks_in_a_single_transaction(
             stat = await server_view._ask(lambda path=path: server_view._client.exists(path))  # type: ignore[misc]
             assert stat.numChildren == 0
             changes.add(stat.pzxid)
-        assert len(changes) == 1, "the locks went in more than one transaction"
+        assert len(changes) == 1, "the locks were removed by more than one transaction"
         with pytest.raises(zq.SessionExpiredError):
             await tx.commit()
 
@@ -200,7 +200,7 @@ async def test_consume_times_k_consumes_the_element_at_most_k_times(
             message = await tx.take(worker.queue("jobs"))
             if message is not None:
                 attempts.append(message.attempt)
-                await expire(worker)  # a death in the middle of the work counts too
+                await expire(worker)  # the end of a session during the work counts too
                 await tx.rollback()
     assert attempts == list(range(1, times + 1))
 
@@ -259,9 +259,9 @@ async def test_put_records_the_element_in_memory_and_makes_no_network_calls(
 async def test_transactions_share_one_zookeeper_session(session: zq.QueueSession, server_view: Observer) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
-    async with session.transaction() as one, session.transaction() as two:
-        await one.take(jobs)
-        await two.take(jobs)
+    async with session.transaction() as first, session.transaction() as second:
+        await first.take(jobs)
+        await second.take(jobs)
         owners = set((await server_view.ephemerals(f"{session._runtime.root}/jobs/locks")).values())
         assert owners == {zookeeper_session(session)}
 
@@ -270,12 +270,12 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
     zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
-    async with session.transaction() as kept:
-        assert await kept.take(session.queue("jobs")) is not None
+    async with session.transaction() as other_tx:
+        assert await other_tx.take(session.queue("jobs")) is not None
         async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
             tx = await closing.transaction(autocommit=False).__aenter__()
             assert await tx.take(closing.queue("jobs")) is not None
-        assert len(await locks()) == 1  # its own are gone, the other's are not
+        assert len(await locks()) == 1  # its own lock is removed, the other session's lock is not
         with pytest.raises(zq.SessionClosedError):
             await tx.commit()
         await tx.rollback()

@@ -1,4 +1,4 @@
-"""Mistakes in handlers that would go unnoticed are reported, and a handler has a time limit."""
+"""Handlers: mistakes that would go unnoticed are reported, and each call has a time limit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_handler_that_finishes_in_time_is_not_cancelled_later(session: z
         for number in range(3):
             await jobs.put(b"%d" % number)
             await assert_put(session.queue("results"), b"%d" % number, timeout=60)
-            await asyncio.sleep(0.3)  # longer than the limit in total: the same task handles all of them
+            await asyncio.sleep(0.3)  # longer than the limit in total, in the same task
 
 
 async def test_a_direct_put_in_a_handler_warns_and_one_outside_does_not(session: zq.QueueSession) -> None:
@@ -94,7 +94,7 @@ async def test_a_direct_put_in_a_handler_warns_and_one_outside_does_not(session:
         with pytest.warns(DirectPutWarning, match=r"a delivery of queue 'jobs'.*delivery\.put"):
             await other.put(b"1")
         await delivery.commit()
-        await other.put(b"2")  # the delivery is over
+        await other.put(b"2")  # no warning after the delivery has been settled
 
     await jobs.put(b"x")
     async with session.listener(jobs, handler):
@@ -177,6 +177,6 @@ async def test_raising_the_class_reject_dead_letters_the_message(session: zq.Que
         await assert_dead_lettered(jobs, b"1", reason="rejected by its handler", timeout=60)
 
 
-def test_a_delay_that_is_no_number_is_refused_when_the_retry_is_made() -> None:
+def test_a_delay_that_is_not_a_number_is_refused_when_the_retry_is_made() -> None:
     with pytest.raises(zq.InvalidOptionError, match="Retry: delay takes seconds"):
         zq.Retry(delay=cast("float", "soon"))

@@ -1,4 +1,4 @@
-"""Dead letters and single messages that operators put into another queue: in exactly one of the two, and unchanged."""
+"""Operators move dead letters and single messages to another queue, unchanged and always in exactly one of the two."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_waiting_message_is_moved_and_one_in_flight_is_not(
     assert await move(core_of(session), Wanted(orders, second, None), "archive") is Alteration.NOT_FOUND
     (moved,) = await archive.peek()
     assert (moved.id, moved.body, moved.group, moved.headers) == (second, b"2", "g", {"a": "b"})
-    assert [one.id for one in await orders.peek()] == [first]
+    assert [message.id for message in await orders.peek()] == [first]
     for queue in ("orders", "archive"):
         assert await server_view.children(f"{queue_root}/{queue}/locks") == []
 
@@ -80,5 +80,5 @@ async def test_a_message_of_a_bundle_is_moved_alone(session: zq.QueueSession) ->
     await orders.configure(zq.QueueConfig(bundle=16))
     ids = await orders.put_many([b"%d" % number for number in range(10)])
     assert await move(core_of(session), Wanted(orders, ids[3], None), "archive") is Alteration.DONE
-    assert [one.body for one in await session.queue("archive").peek()] == [b"3"]
+    assert [message.body for message in await session.queue("archive").peek()] == [b"3"]
     assert await orders.size() == 9

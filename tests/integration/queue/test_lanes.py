@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """A queue's lanes, looked at by an independent client."""
+    """The lanes of a queue, read by an independent client."""
 
     def __init__(self, view: Observer, root: str, queue: str = "jobs") -> None:
         self._view = view
@@ -46,7 +46,7 @@ def bodies(number: int) -> list[bytes]:
 
 
 async def drained(queue: zq.Queue[bytes], until_idle: float = 0) -> list[bytes]:
-    """Consume what there is."""
+    """Consume the waiting messages."""
     async with queue.consume(until_idle=until_idle) as deliveries:
         return [delivery.value async for delivery in deliveries]
 
@@ -92,7 +92,7 @@ async def test_the_number_of_lanes_changes_while_sessions_put_and_take(
             await session.queue("jobs").configure(zq.QueueConfig(shards=shards))
 
     everything = bodies(expected)
-    listeners = [one.listener(one.queue("jobs"), note, concurrency=8) for one in consumers]
+    listeners = [consumer.listener(consumer.queue("jobs"), note, concurrency=8) for consumer in consumers]
     async with listeners[0], listeners[1], listeners[2], asyncio.timeout(90):
         await asyncio.gather(
             produce(producers[0], everything[:400]),
@@ -100,7 +100,7 @@ async def test_the_number_of_lanes_changes_while_sessions_put_and_take(
             produce(producers[1], everything[800:1200]),
             reconfigure(),
         )
-        await produce(producers[0], everything[1200:])  # a lane is created by its first put
+        await produce(producers[0], everything[1200:])  # the first put to a lane creates it
         await done.wait()
     assert Counter(taken) == Counter(everything)
     assert await lanes.total() == 0
@@ -131,7 +131,7 @@ async def test_a_session_that_knew_fewer_lanes_finds_the_messages_of_the_new_one
     assert (await take_one(other)).value == b"first"
     await jobs.configure(zq.QueueConfig(shards=8))
     await jobs.put_many(bodies(7))
-    for _ in range(7):  # takers that do not wait: one look must do
+    for _ in range(7):  # takes that do not wait, so one listing must find it
         async with other.transaction() as tx:
             assert await tx.take(old, timeout=0) is not None
     assert await jobs.size() == 0
@@ -145,14 +145,14 @@ async def test_an_idle_consumer_that_knew_fewer_lanes_notices_the_new_ones(
     async with other.queue("jobs").consume() as deliveries:
         assert (await anext(deliveries)).value == b"first"
         await jobs.configure(zq.QueueConfig(shards=8))
-        await jobs.put_many(bodies(7))  # it is not idle: it hears of none of them
+        await jobs.put_many(bodies(7))  # the consumer is not idle, so no watch reports them
         async with asyncio.timeout(30):
-            seen = [(await anext(deliveries)).value for _ in range(7)]
-        assert Counter(seen) == Counter(bodies(7))
+            values = [(await anext(deliveries)).value for _ in range(7)]
+        assert Counter(values) == Counter(bodies(7))
         following = asyncio.create_task(anext(deliveries))
         await asyncio.sleep(0.1)
         await jobs.configure(zq.QueueConfig(shards=16))
-        for number in range(24):  # now it is
+        for number in range(24):  # now it is idle
             await jobs.put(b"%d" % number)
             async with asyncio.timeout(30):
                 assert (await following).value == b"%d" % number
@@ -189,7 +189,7 @@ async def test_an_idle_consumer_is_woken_by_a_put_to_any_lane(session: zq.QueueS
     waits: list[float] = []
     async with other.listener(other.queue("jobs"), note):
         await asyncio.sleep(0.3)
-        # Of each lane once: a machine that stood still is not its doing.
+        # Each lane must be quick once. It is repeated, since the machine may stall.
         while max(min(waits[lane::8], default=1) for lane in range(8)) >= 0.25:
             assert len(waits) < 160, waits
             start = loop.time()
@@ -211,7 +211,7 @@ async def test_messages_put_to_several_lanes_while_the_watches_are_set_are_all_f
         handled.append(delivery.value)
 
     async with idle.listener(idle.queue("jobs"), note):
-        await arming.struck()  # it has found every lane empty, and hears nothing yet
+        await arming.struck()  # it has found every lane empty, and has no watches yet
         await jobs.put_many(bodies(16))
         arming.release()
 

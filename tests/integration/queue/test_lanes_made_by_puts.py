@@ -1,4 +1,4 @@
-"""The first put to a lane creates it: opening a queue creates none, and consumers find each new lane."""
+"""The first put to a lane creates the lane: opening a queue creates no lanes, and consumers find each new lane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
-#: The most lanes that a configuration may ask for: 1,024 shards for each of four priorities.
+#: The maximum number of lanes of a configuration: 1,024 shards for each of four priorities.
 WIDEST = json.dumps({"shards": 1024, "width": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}).encode()
 
 
@@ -29,13 +29,13 @@ def bodies(number: int) -> list[bytes]:
     return [b"%05d" % each for each in range(number)]
 
 
-def makes_lanes(request: Request) -> bool:
-    """Match the multi that makes lanes."""
+def creates_lanes(request: Request) -> bool:
+    """Match the multi that creates lanes."""
     return request.opcode == Opcode.MULTI and b"/lanes/" in request.body and b"/item-" not in request.body
 
 
 class Lanes:
-    """The lanes of the queue ``jobs``, looked at by an independent client."""
+    """The lanes of the queue ``jobs``, read by an independent client."""
 
     def __init__(self, view: Observer, root: str) -> None:
         self._view = view
@@ -45,12 +45,12 @@ class Lanes:
         return await self._view.children(f"{self.base}/lanes")
 
     async def sizes(self) -> dict[str, int]:
-        """How many items each lane has that is there, the plain lane included."""
+        """Return the number of items of each existing lane, including the plain lane."""
         lanes = ["items", *(f"lanes/{name}" for name in await self())]
         return {lane: len(await self._view.children(f"{self.base}/{lane}")) for lane in lanes}
 
     async def configure(self, config: bytes) -> None:
-        """Store a configuration as an operator does with zkCli, and make nothing else."""
+        """Store a configuration without creating anything else, as an operator does with zkCli."""
         await self._view.set(self.base, config)
 
 
@@ -61,7 +61,7 @@ def lanes(server_view: Observer, queue_root: str) -> Lanes:
 
 @asynccontextmanager
 async def listening(session: zq.QueueSession) -> AsyncIterator[list[bytes]]:
-    """Have a listener handle what comes to ``jobs``, and yield the bodies of what it has handled."""
+    """Run a listener of ``jobs``, and yield the list of the bodies that it has handled."""
     handled: list[bytes] = []
 
     async def note(delivery: zq.Delivery[bytes]) -> None:
@@ -80,8 +80,8 @@ async def until_handled(handled: list[bytes], expected: list[bytes]) -> None:
 
 
 def hold_lanes(proxy: ZooKeeperProxy, held: str) -> Fault:
-    """Hold the multi that makes lanes, or its reply."""
-    return proxy.hold_request(makes_lanes) if held == "request" else proxy.hold_reply(makes_lanes)
+    """Hold the multi that creates lanes, or its reply."""
+    return proxy.hold_request(creates_lanes) if held == "request" else proxy.hold_reply(creates_lanes)
 
 
 async def drained(session: zq.QueueSession) -> list[bytes]:
@@ -89,7 +89,7 @@ async def drained(session: zq.QueueSession) -> list[bytes]:
         return [delivery.value async for delivery in deliveries]
 
 
-# -- what opening costs
+# -- the cost of opening a queue
 
 
 async def test_only_puts_create_lanes_in_the_widest_queue(
@@ -135,15 +135,15 @@ async def test_concurrent_puts_of_many_sessions_to_the_same_new_lanes_succeed(
 
     async def produce(session: zq.QueueSession, number: int) -> None:
         jobs = session.queue("jobs")
-        await asyncio.gather(*(jobs.put(b"%d %d" % (number, one)) for one in range(40)))
+        await asyncio.gather(*(jobs.put(b"%d %d" % (number, n)) for n in range(40)))
         async with session.transaction() as tx:
-            for one in range(40, 60):
-                tx.put(jobs, b"%d %d" % (number, one), priority=one % 3)
-        for one in range(60, 70):
-            await jobs.put(b"%d %d" % (number, one), group=f"group {one}")
+            for n in range(40, 60):
+                tx.put(jobs, b"%d %d" % (number, n), priority=n % 3)
+        for n in range(60, 70):
+            await jobs.put(b"%d %d" % (number, n), group=f"group {n}")
 
     await asyncio.gather(*(produce(session, number) for number, session in enumerate(sessions)))
-    expected = [b"%d %d" % (number, one) for number in range(6) for one in range(70)]
+    expected = [b"%d %d" % (number, n) for number in range(6) for n in range(70)]
     assert sum((await lanes.sizes()).values()) == len(expected)
     assert Counter(await drained(sessions[-1])) == Counter(expected)
 
@@ -176,7 +176,7 @@ async def test_concurrent_puts_of_a_group_keep_their_order_while_their_lane_is_c
     assert [order[group] for group in ("a", "b", "c")] == [bodies(50)] * 3
 
 
-# -- consumers see a lane that appears
+# -- consumers find new lanes
 
 
 async def test_an_idle_consumer_receives_messages_put_to_each_new_lane(
@@ -188,7 +188,7 @@ async def test_an_idle_consumer_receives_messages_put_to_each_new_lane(
     await take_one(session)
     made = await lanes()
     async with listening(other) as handled:
-        await asyncio.sleep(0.3)  # long enough to be idle on most machines; correct at any moment
+        await asyncio.sleep(0.3)  # long enough to be idle on most machines; the test is correct either way
         expected: list[bytes] = []
         for body in bodies(32):
             expected.append(body)
@@ -200,14 +200,14 @@ async def test_an_idle_consumer_receives_messages_put_to_each_new_lane(
 async def test_a_take_without_waiting_finds_a_message_that_another_session_put_to_a_new_lane(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    jobs, seen = session.queue("jobs"), other.queue("jobs")
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=8))
     async with other.transaction() as tx:
-        assert await tx.take(seen, timeout=0) is None
+        assert await tx.take(other_jobs, timeout=0) is None
     for body in bodies(8):
         await jobs.put(body)
         async with other.transaction() as tx:
-            message = await tx.take(seen, timeout=0)
+            message = await tx.take(other_jobs, timeout=0)
             assert message is not None
             assert message.value == body
 
@@ -218,7 +218,7 @@ async def test_a_busy_consumer_takes_an_urgent_message_of_a_new_lane_next(
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=8))
     await jobs.put(b"urgent", priority=-3)
-    await take_one(other)  # which is the only consumer: nothing is left to another
+    await take_one(other)  # the only consumer, so it leaves no message to another one
     await jobs.put_many(bodies(40))
     order: list[bytes] = []
 
@@ -226,12 +226,12 @@ async def test_a_busy_consumer_takes_an_urgent_message_of_a_new_lane_next(
         order.extend([(await take_one(other)).value for _ in range(number)])
 
     await take(4)
-    for number in range(8):  # to all lanes of the priority, one of which exists
+    for number in range(8):  # to all lanes of the priority, only one of which exists
         await jobs.put(b"urgent %d" % number, priority=-3)
     await take(44)
     urgent = [at for at, body in enumerate(order) if body.startswith(b"urgent")]
     assert len(urgent) == 8
-    assert max(urgent) < 16  # those claimed before come first
+    assert max(urgent) < 16  # messages that were claimed before come first
 
 
 async def test_messages_put_to_new_lanes_while_a_consumer_lists_them_are_found(
@@ -303,7 +303,7 @@ async def test_puts_to_a_queue_recreated_with_fewer_lanes_go_to_the_lanes_of_its
         await server_view.delete_at_once(lanes.base)
         fresh = await open_session()
         await fresh.queue("jobs").configure(zq.QueueConfig(shards=2))
-        # As the one that was deleted: the number does not tell them apart.
+        # The same version as that of the deleted configuration, so that it does not distinguish them.
         while await server_view.version(lanes.base) < version:
             await server_view.set(lanes.base, await server_view.get(lanes.base))
         for body in bodies(8):
@@ -313,7 +313,7 @@ async def test_puts_to_a_queue_recreated_with_fewer_lanes_go_to_the_lanes_of_its
     assert await lanes() in ([], ["s1g0"])
 
 
-# -- the request that makes lanes is lost
+# -- the request that creates lanes is lost
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -325,7 +325,7 @@ async def test_a_put_is_stored_once_when_the_request_that_creates_its_lane_is_lo
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=64))
     lose = zookeeper_proxy.lose_before if when == "before" else zookeeper_proxy.lose_after
-    fault = lose(makes_lanes, times=times)
+    fault = lose(creates_lanes, times=times)
     await jobs.put_many(bodies(32))
     assert len(fault.requests) in ((times,) if when == "before" else (1, times))
     assert sum((await lanes.sizes()).values()) == 32
@@ -381,7 +381,7 @@ async def test_a_put_by_a_user_who_may_not_create_lanes_raises(
     owner = zq.Auth.digest("owner", "secret")
     async with zq.connect(zookeeper, root=f"{queue_root}/owned", auth=[owner]) as owned:
         await owned.queue("jobs").configure(zq.QueueConfig(shards=4))
-    async with zq.connect(zookeeper, root=f"{queue_root}/owned") as stranger:
+    async with zq.connect(zookeeper, root=f"{queue_root}/owned") as unauthorized:
         with pytest.raises(zq.AccessDeniedError, match="queue 'jobs'"):
-            await stranger.queue("jobs").put(b"1")
+            await unauthorized.queue("jobs").put(b"1")
     del session, lanes

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Handler:
-    """Counts its calls; waits in each until released, if told so."""
+    """Counts its calls; with ``waits``, each call waits until it is released."""
 
     def __init__(self, *, waits: bool = False) -> None:
         self.values: list[bytes] = []
@@ -129,7 +129,7 @@ async def test_concurrency_bounds_handlers_and_claims(
 
         await eventually(three)
         await asyncio.sleep(0.2)
-        assert len(handler.values) == len(await locks()) == 3  # claimed for free slots only
+        assert len(handler.values) == len(await locks()) == 3  # claimed only for free slots
         handler.go.set()
         await emptied(jobs)
     assert handler.finished == 10
@@ -158,7 +158,7 @@ async def test_stop_lets_handlers_finish_and_claims_nothing_more(
 async def test_handlers_that_exceed_the_deadline_are_cancelled_and_their_messages_released(
     session: zq.QueueSession, locks: Locks
 ) -> None:
-    jobs = session.queue("jobs")  # the default policy would wait a second after a failure
+    jobs = session.queue("jobs")  # with the default policy, which redelivers a second after a failure
     handler = Handler(waits=True)
     await jobs.put(b"1")
     listener = session.listener(jobs, handler, drain_timeout=0.2)
@@ -249,12 +249,12 @@ async def test_the_block_of_a_listener_raises_an_exception_of_its_body_unchanged
             raise KeyError("mine")
 
 
-# Dying
+# Failing
 
 
 @pytest.fixture
 async def contested(session: zq.QueueSession, other: zq.QueueSession) -> zq.Queue[bytes]:
-    """A queue whose listener in another session dies: that one asks for another policy."""
+    """A queue whose listener in another session fails, because it requests another policy."""
     await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
     return other.queue("jobs", policy=zq.ConsumeTimes(7))
 
@@ -272,7 +272,7 @@ async def test_a_failing_listener_cancels_the_body_of_its_block_and_raises_its_o
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    await asyncio.sleep(0)  # and nothing of the cancellation is left
+    await asyncio.sleep(0)  # raises if a part of the cancellation is left
 
 
 async def test_run_raises_the_error_of_a_failing_listener_and_stops_the_others(
@@ -363,7 +363,7 @@ async def test_on_lost_decides_whether_a_handler_with_a_lost_claim_is_cancelled(
             await asyncio.sleep(0.2)
             assert handler.cancelled == 0
         handler.go.set()
-        await emptied(jobs)  # it came again, and was handled to the end
+        await emptied(jobs)  # it was redelivered and handled completely
     assert handler.values == [b"1", b"1"]
 
 
@@ -420,15 +420,15 @@ async def test_all_listeners_share_one_deadline_and_the_log_names_those_that_exc
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(running, 30)
     assert [handler.cancelled for handler in handlers] == [1, 1, 1]
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     for queue in queues:
         assert any(
-            f"listener of queue {queue.name}:" in one and "did not finish within 1 s and are cancell" in one
-            for one in said
+            f"listener of queue {queue.name}:" in line and "did not finish within 1 s and are cancell" in line
+            for line in logged
         )
     at = sorted(handler.cancelled_at for handler in handlers)
     assert at[0] - start > 0.9
-    assert at[-1] - at[0] < 1  # not one after the other
+    assert at[-1] - at[0] < 1  # concurrently
 
 
 async def test_the_signal_handlers_of_the_program_are_restored_afterwards(

@@ -23,7 +23,7 @@ STANDARD = set(vars(logging.makeLogRecord({})))
 
 
 class Json(logging.Formatter):
-    """As the formatters that teams use: what `extra` added becomes fields."""
+    """Formats as common JSON formatters do: the attributes from `extra` become fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {name: value for name, value in vars(record).items() if name not in STANDARD}
@@ -55,10 +55,10 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
     session: zq.QueueSession, lines: Lines
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    works: list[str] = []
+    transactions: list[str] = []
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        works.append(work_of(delivery).id)
+        transactions.append(work_of(delivery).id)
         if delivery.attempt == 1:
             raise RuntimeError("no secret of ours")
 
@@ -75,12 +75,12 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
         "queue": "jobs",
         "message_id": message_id,
         "attempt": 1,
-        "transaction_id": works[0],
+        "transaction_id": transactions[0],
     }
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "consequence"),
     [
         (zq.AtLeastOnce(backoff=zq.Fixed(90)), "again after 90 s"),
         (zq.ConsumeTimes(2, backoff=zq.Fixed(90)), "again after 90 s"),
@@ -90,7 +90,7 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
     ids=repr,
 )
 async def test_the_log_line_of_a_failure_says_what_happens_next(
-    session: zq.QueueSession, lines: Lines, policy: zq.Policy, told: str
+    session: zq.QueueSession, lines: Lines, policy: zq.Policy, consequence: str
 ) -> None:
     jobs = session.queue("jobs", policy=policy)
 
@@ -104,7 +104,7 @@ async def test_the_log_line_of_a_failure_says_what_happens_next(
     async with session.listener(jobs, handler):
         await eventually(logged, 30)
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
-    assert line["message"] == f"queue jobs: handler failed on message {message_id}, attempt 1: {told}"
+    assert line["message"] == f"queue jobs: handler failed on message {message_id}, attempt 1: {consequence}"
 
 
 async def test_the_logged_delay_is_the_actual_random_delay(session: zq.QueueSession, lines: Lines) -> None:
@@ -122,10 +122,12 @@ async def test_the_logged_delay_is_the_actual_random_delay(session: zq.QueueSess
     async with session.listener(jobs, handler):
         await eventually(given_back, 30)
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
-    told = float(line["message"].removesuffix(" s").rpartition(" ")[2])
-    (seen,) = await jobs.peek()
-    assert seen.due is not None
-    assert abs(seen.due.timestamp() - failed[0] - told) < 60  # another draw would be that near once in 800 times
+    logged_delay = float(line["message"].removesuffix(" s").rpartition(" ")[2])
+    (retrying,) = await jobs.peek()
+    assert retrying.due is not None
+    assert (
+        abs(retrying.due.timestamp() - failed[0] - logged_delay) < 60
+    )  # another random delay would be that close once in 800 times
 
 
 async def test_a_failure_of_a_handler_that_has_settled_is_logged_as_such(
@@ -164,27 +166,27 @@ async def test_no_delay_is_logged_for_a_handler_whose_claim_was_lost(
     expired: list[str] = []
     message_id = await jobs.put(b"the payload")
     async with session.listener(jobs, handler):
-        await eventually(done, 30)  # it came again at once
+        await eventually(done, 30)  # it was redelivered at once
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
     assert line["message"].endswith(f"{message_id}, attempt 1: not released, because its claim is lost")
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "text"),
     [
         (b"1", r"is a dead letter: 'no such order\nERROR the disk is full'"),
-        (b"2", "is a dead letter: 'delivered 1 of 1 times without success; last error: OSError: the mail is away"),
+        (b"2", "is a dead letter: 'delivered 1 of 1 times without success; last error: OSError: the mail is down"),
         (b"no number", "is a dead letter: \"payload on queue 'jobs' does not decode: "),
     ],
 )
 async def test_a_dead_letter_is_logged_with_its_reason(
-    session: zq.QueueSession, lines: Lines, body: bytes, told: str
+    session: zq.QueueSession, lines: Lines, body: bytes, text: str
 ) -> None:
     await session.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(1)))
     message_id = await session.queue("jobs").put(body)
 
     async def handler(delivery: zq.Delivery[int]) -> None:
-        raise zq.Reject("no such order\nERROR the disk is full") if delivery.value == 1 else OSError("the mail is away")
+        raise zq.Reject("no such order\nERROR the disk is full") if delivery.value == 1 else OSError("the mail is down")
 
     async def dead() -> bool:
         return await session.queue("jobs").dead_letters.size() == 1
@@ -192,7 +194,7 @@ async def test_a_dead_letter_is_logged_with_its_reason(
     async with session.listener(session.queue("jobs", int), handler):
         await eventually(dead)
     [line] = [line for line in lines.written if "is a dead letter" in line["message"]]
-    assert line["message"].startswith(f"queue jobs: message {message_id} {told}")
+    assert line["message"].startswith(f"queue jobs: message {message_id} {text}")
     assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("ERROR", "jobs", message_id, 1)
     assert line["transaction_id"]
 

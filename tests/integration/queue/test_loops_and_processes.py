@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def uses(session: zq.QueueSession, tx: zq.Transaction) -> list[Callable[[], object]]:
-    """Every way to use a session that could reach the server."""
+    """Return every use of a session that could reach the server."""
     queue = session.queue("jobs")
 
     async def enter_transaction() -> None:
@@ -75,7 +75,7 @@ async def test_a_session_is_refused_on_another_loop(session: zq.QueueSession) ->
 
         answers = await asyncio.to_thread(lambda: asyncio.run(on_another_loop()))
     assert answers == [True] * len(used)
-    await session.queue("jobs").put(b"1")  # it goes on where it belongs
+    await session.queue("jobs").put(b"1")  # it still works on its own loop
 
 
 async def test_a_session_is_refused_in_a_thread_without_a_loop(session: zq.QueueSession) -> None:
@@ -99,7 +99,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
                         result.send(None)
                 except WrongLoopError as error:
                     refusals += "forked" in str(error)
-                except BaseException:  # noqa: BLE001 -- counts as not refused
+                except BaseException:  # noqa: BLE001 -- any other error counts as not refused
                     continue
             os._exit(0 if refusals == len(used) else 1)
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
@@ -109,7 +109,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
 
 
 def in_a_child(use: Callable[[], object]) -> int:
-    """Call it in a forked child, and return the child's process id. Its exit status is 0 unless the call raises."""
+    """Call the function in a forked child, and return its process id. Its exit status is 0 unless the call raises."""
     child = os.fork()
     if not child:
         try:
@@ -182,11 +182,11 @@ async def test_each_use_of_a_closed_session_raises(zookeeper: str, queue_root: s
 
 
 async def test_a_loop_blocked_for_a_third_of_the_session_timeout_is_logged(open_session: Opener) -> None:
-    session = await open_session(session_timeout=12)  # of which the rest is left to a machine that stands still
+    session = await open_session(session_timeout=12)  # longer than the block, since the machine may stall too
     identity = zookeeper_session(session)
     with pytest.warns(BlockedLoopWarning, match="was blocked"):
         end = time.monotonic() + 5.4
-        while time.monotonic() < end:  # the mistake itself
+        while time.monotonic() < end:  # blocks the loop
             pass
         await asyncio.sleep(0.2)
     await session.queue("jobs").put(b"1")
@@ -200,7 +200,7 @@ async def test_connecting_to_no_server_fails_after_the_connect_timeout(zookeeper
     with pytest.raises(zq.ConnectionLostError, match=r"127\.0\.0\.1.*within 0\.5 s"):
         async with zq.connect(zookeeper_proxy.hosts, connect_timeout=0.5):
             pass
-    assert 0.4 < loop.time() - start < 10  # without being told, it is 15
+    assert 0.4 < loop.time() - start < 10  # the default is 15 s
 
 
 async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_connect_timeout(
@@ -218,4 +218,4 @@ async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_conne
 def test_connecting_without_an_asyncio_loop_raises_with_advice() -> None:
     entering = zq.connect("127.0.0.1").__aenter__()
     with pytest.raises(WrongLoopError, match=r'asyncio.run\(main\(\)\) or with anyio.run\(main, backend="asyncio"\)'):
-        entering.send(None)  # as a loop like trio's does
+        entering.send(None)  # as another kind of loop does, such as trio's

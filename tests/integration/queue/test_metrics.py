@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def values_of(text: bytes) -> dict[str, float]:
-    """Every sample, by its name and its labels' values."""
+    """Return every sample by its name and the values of its labels."""
     return {
         " ".join([sample.name, *(value for _, value in sorted(sample.labels.items(), reverse=True))]): sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -35,18 +35,18 @@ def values_of(text: bytes) -> dict[str, float]:
     }
 
 
-async def told(collecting: SessionCollector) -> dict[str, float]:
+async def samples(collecting: SessionCollector) -> dict[str, float]:
     return values_of(await collecting.text())
 
 
-async def seen(collecting: SessionCollector, **expected: float) -> None:
-    """Wait until the metrics of the queue ``jobs`` have these values: a sample may be a second old."""
+async def wait_for_samples(collecting: SessionCollector, **expected: float) -> None:
+    """Wait until the metrics of the queue ``jobs`` have these values, because a sample may be a second old."""
 
-    async def stands() -> bool:
-        now = await told(collecting)
+    async def reached() -> bool:
+        now = await samples(collecting)
         return all(now.get(f"aiozkqueue_queue_{name} jobs") == value for name, value in expected.items())
 
-    await eventually(stands, 30)
+    await eventually(reached, 30)
 
 
 async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(session: zq.QueueSession) -> None:
@@ -67,7 +67,7 @@ async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(sess
 
     async with session.listener(jobs, handler):
         await eventually(done, 30)
-    now = await told(metrics)
+    now = await samples(metrics)
     assert now["aiozkqueue_messages_put_total jobs"] == 3
     assert now["aiozkqueue_messages_put_total results"] == 2
     assert now["aiozkqueue_messages_claimed_total jobs"] == 5
@@ -79,10 +79,10 @@ async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(sess
     assert now["aiozkqueue_message_wait_seconds_count jobs"] == 3
     assert now["aiozkqueue_message_handling_seconds_count jobs"] == 5
     assert now["aiozkqueue_message_handling_seconds_bucket jobs +Inf"] == 5
-    # Each put, release and commit has been in one group, and no group had more than all of them.
+    # Each put, release and commit was in one group, and no group was larger than all of them together.
     assert now["aiozkqueue_group_commit_size_bucket 1.0"] <= now["aiozkqueue_group_commit_size_count"] <= 20
     assert now["aiozkqueue_group_commit_size_sum"] >= 6
-    await seen(metrics, messages=0, dead_letters=1)
+    await wait_for_samples(metrics, messages=0, dead_letters=1)
 
 
 @pytest.mark.parametrize("bundle", [1, 64], ids=["single items", "bundles"])
@@ -97,7 +97,7 @@ async def test_a_message_that_fails_without_end_is_counted_from_its_tenth_attemp
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
         if delivery.body == b"poison":
-            counts.append((await told(metrics))["aiozkqueue_messages_retried_often_total jobs"])
+            counts.append((await samples(metrics))["aiozkqueue_messages_retried_often_total jobs"])
             if delivery.attempt == 13:
                 raise zq.Reject("poison")
             raise RuntimeError
@@ -116,11 +116,11 @@ async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_th
     metrics = collector(session)
     jobs = session.queue("jobs")
     await jobs.put(b"waits")
-    await asyncio.sleep(0.6)  # the server's time is known to within the time that it takes to answer
+    await asyncio.sleep(0.6)  # longer than the uncertainty of the server's time, which is a round trip
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
         await asyncio.sleep(0.3)
-    now = await told(metrics)
+    now = await samples(metrics)
     assert now["aiozkqueue_message_wait_seconds_sum jobs"] >= 0.25
     assert now["aiozkqueue_message_wait_seconds_bucket jobs 0.25"] == 0
     assert now["aiozkqueue_message_handling_seconds_sum jobs"] >= 0.3
@@ -131,7 +131,7 @@ async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_th
     async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         elapsed = time.monotonic() - begun
-    later = await told(metrics)
+    later = await samples(metrics)
     assert later["aiozkqueue_message_wait_seconds_count jobs"] == 2
     assert later["aiozkqueue_message_wait_seconds_sum jobs"] - before < elapsed - 0.75
 
@@ -145,9 +145,9 @@ async def test_metrics_show_the_state_of_the_queues_that_the_session_uses(
     metrics = collector(session)
     async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs) is not None
-        await seen(metrics, messages=3, in_flight=1, consumers=1)
+        await wait_for_samples(metrics, messages=3, in_flight=1, consumers=1)
         await tx.rollback()
-    now = await told(metrics)
+    now = await samples(metrics)
     assert 0 <= now["aiozkqueue_queue_oldest_waiting_age_seconds jobs"] < 3600
     assert not any(name.endswith(" others") for name in now)
 
@@ -167,7 +167,7 @@ async def test_metrics_count_claims_that_another_session_won(
             held.release()
 
             async def contended() -> bool:
-                return (await told(metrics)).get("aiozkqueue_claim_requests_contended_total jobs") == 1
+                return (await samples(metrics)).get("aiozkqueue_claim_requests_contended_total jobs") == 1
 
             await eventually(contended, 30)
         taking.cancel()
@@ -179,30 +179,30 @@ async def test_metrics_show_the_connection(
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
     metrics = collector(session)
-    now = await told(metrics)
+    now = await samples(metrics)
     assert (now["aiozkqueue_session_state connected"], now["aiozkqueue_session_state suspended"]) == (1, 0)
     assert now["aiozkqueue_session_reconnects_total"] == 0
     zookeeper_proxy.refuse()
     zookeeper_proxy.reset_connections()
 
     async def suspended() -> bool:
-        return (await told(metrics))["aiozkqueue_session_state connected"] == 0
+        return (await samples(metrics))["aiozkqueue_session_state connected"] == 0
 
     async def connected() -> bool:
-        return (await told(metrics))["aiozkqueue_session_state connected"] == 1
+        return (await samples(metrics))["aiozkqueue_session_state connected"] == 1
 
     await eventually(suspended, 30)
     await zookeeper_proxy.listen()
     await eventually(connected, 30)
 
     async def reconnected() -> bool:
-        return (await told(metrics))["aiozkqueue_session_reconnects_total"] >= 1
+        return (await samples(metrics))["aiozkqueue_session_reconnects_total"] >= 1
 
     await eventually(reconnected, 30)
     await expire(session)
 
     async def counted() -> bool:
-        now = await told(metrics)
+        now = await samples(metrics)
         return now["aiozkqueue_session_expirations_total"] >= 1 and now["aiozkqueue_session_reconnects_total"] >= 2
 
     await eventually(counted, 30)
@@ -223,10 +223,10 @@ async def test_samples_that_fail_during_an_outage_are_not_logged(
     zookeeper_proxy.refuse()
     zookeeper_proxy.reset_connections()
     async with asyncio.timeout(30):
-        while core_of(session).zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 - the state of the connection
+        while core_of(session).zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
     caplog.clear()
-    for _ in range(3):  # each sample waits for its turn, so the task has failed in between
+    for _ in range(3):  # each sample waits for its turn, so the task fails in between
         with pytest.raises(TimeoutError):
             await sampler.sample_all(0.0)
     assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == []
@@ -257,7 +257,7 @@ async def test_metrics_are_a_collector_for_any_registry_and_thread(session: zq.Q
     metrics = collector(session)
     registry.register(metrics)
     await session.queue("jobs").put(b"1")
-    await seen(metrics, messages=1)
+    await wait_for_samples(metrics, messages=1)
     scraped = values_of(await asyncio.to_thread(generate_latest, registry))
     assert scraped["aiozkqueue_messages_put_total jobs"] == 1
     assert scraped["aiozkqueue_queue_messages jobs"] == 1
@@ -267,8 +267,8 @@ async def test_metrics_show_no_queue_after_the_session_was_closed(zookeeper: str
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         metrics = collector(session)
         await session.queue("jobs").put(b"1")
-        await seen(metrics, messages=1)
-    now = await told(metrics)
+        await wait_for_samples(metrics, messages=1)
+    now = await samples(metrics)
     assert now["aiozkqueue_session_state closed"] == 1
     assert now["aiozkqueue_messages_put_total jobs"] == 1
     assert "aiozkqueue_queue_messages jobs" not in now
@@ -279,4 +279,4 @@ async def test_nothing_is_counted_before_a_collector_exists(session: zq.QueueSes
     assert core_of(session).meter is None
     metrics = collector(session)
     await session.queue("jobs").put(b"2")
-    assert (await told(metrics))["aiozkqueue_messages_put_total jobs"] == 1
+    assert (await samples(metrics))["aiozkqueue_messages_put_total jobs"] == 1

@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 
 async def test_the_first_middleware_is_outermost_and_sees_how_the_delivery_ends(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    told: list[str] = []
+    calls: list[str] = []
 
     async def outer(delivery: zq.Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
-        told.append("outer")
+        calls.append("outer")
         try:
             await call_next()
             await delivery.commit()
         finally:
-            told.append(delivery.outcome.value)
+            calls.append(delivery.outcome.value)
 
     async def inner(delivery: zq.Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
-        told.append(f"inner {delivery.attempt}")
+        calls.append(f"inner {delivery.attempt}")
         await call_next()
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        told.append("handler")
+        calls.append("handler")
         if delivery.attempt == 1:
             msg = "not yet"
             raise RuntimeError(msg)
         delivery.put("results", delivery.value)
 
     async def done() -> bool:
-        return await session.queue("results").size() == 1 and told[-1] == "committed"
+        return await session.queue("results").size() == 1 and calls[-1] == "committed"
 
     await jobs.put(b"1")
     async with session.listener(jobs, handler, middleware=[outer, inner]):
         await eventually(done, 30)
-    assert told == ["outer", "inner 1", "handler", "open", "outer", "inner 2", "handler", "committed"]
+    assert calls == ["outer", "inner 1", "handler", "open", "outer", "inner 2", "handler", "committed"]
 
 
 async def test_an_exception_of_a_middleware_counts_as_one_of_the_handler(session: zq.QueueSession) -> None:

@@ -20,7 +20,7 @@ EVIL = "evil-0000000900"
 
 
 async def set_acl(view: Observer, path: str, *, readable: bool) -> None:
-    """Have a znode belong to somebody else; everybody else may read it, or not even that."""
+    """Give a znode to another user; with ``readable``, everybody may still read it."""
     acl = [make_digest_acl("somebody", "else", all=True)]
     if readable:
         acl.append(make_acl("world", "anyone", read=True))
@@ -28,13 +28,13 @@ async def set_acl(view: Observer, path: str, *, readable: bool) -> None:
 
 
 async def item_of(view: Observer, root: str, queue: str = "jobs") -> str:
-    """The path of the only item."""
+    """Return the path of the only item."""
     (name,) = await view.children(f"{root}/{queue}/items")
     return f"{root}/{queue}/items/{name}"
 
 
 async def nobody_holds_a_lock(view: Observer, root: str) -> None:
-    """Wait until no session has a lock: one that was made in vain goes a moment after its taker has gone on."""
+    """Wait until no session has a lock: an unneeded lock is removed a moment after its taker continues."""
 
     async def free() -> bool:
         return await view.ephemerals(f"{root}/jobs/locks") == {}
@@ -76,7 +76,7 @@ async def test_a_znode_below_an_attempt_record_does_not_block_other_commits_of_t
                         group.create_task(others.put(b"%d" % number))
             await eventually(all_dead)
     assert await others.size() == 201
-    assert len(calls) == records  # the record says that each was delivered once before
+    assert len(calls) == records  # the record states that each was delivered once before
     await no_locks(locks)
 
 
@@ -136,7 +136,7 @@ async def test_an_item_with_a_child_znode_is_handled_a_few_times_and_then_skippe
             return await jobs.size() == 1
 
         await eventually(only_it)
-        await asyncio.sleep(1.5)  # a loop that spins calls it some hundred times meanwhile
+        await asyncio.sleep(1.5)  # a spinning loop would call it some hundred times meanwhile
     assert calls.pop(b"obstructed") <= 3
     assert len(calls) == 40
     assert logged(caplog, "znodes below it")
@@ -189,7 +189,7 @@ async def test_a_duplicate_with_a_child_znode_does_not_block_the_newest_message_
         async with session.transaction() as tx:
             assert await tx.take(jobs) is None
     assert sorted(taken) == [b"newest", b"other"]
-    assert await jobs.size() == 1  # a message that cannot be removed, and is not delivered after the newest
+    assert await jobs.size() == 1  # the message that cannot be removed, which is not delivered after the newest one
 
 
 async def test_an_acknowledgement_names_an_item_with_a_child_znode_and_ends_the_other_leases(
@@ -330,9 +330,9 @@ async def test_a_diagnosis_names_the_obstacles_that_block_messages(
     sealed = f"{queue_root}/jobs/items/item-i{EVIL}"
     await server_view.create(sealed)
     await set_acl(server_view, sealed, readable=False)
-    told = [finding.text for finding in (await session.admin.diagnose("jobs")).findings if finding.subject == "jobs"]
-    assert [text for text in told if "with children" in text and obstructed in text]
-    assert [text for text in told if "may not read" in text and sealed in text]
+    texts = [finding.text for finding in (await session.admin.diagnose("jobs")).findings if finding.subject == "jobs"]
+    assert [text for text in texts if "with children" in text and obstructed in text]
+    assert [text for text in texts if "may not read" in text and sealed in text]
 
 
 async def test_a_message_whose_unique_key_cannot_be_freed_is_settled_and_handled_once(
@@ -459,7 +459,7 @@ async def test_an_obstacle_in_another_programs_queue_blocks_only_its_own_item(
     queue = session.curator_queue(path, lock_path=f"{path}-locks") if curator else session.kazoo_queue(path)
     await queue.put(b"in the way")
     items = path if curator else f"{path}/entries"
-    (item,) = [one for one in await server_view.children(items) if one.startswith(("queue-", "entry-"))]
+    (item,) = [name for name in await server_view.children(items) if name.startswith(("queue-", "entry-"))]
     if sealed:
         await set_acl(server_view, f"{items}/{item}", readable=False)
     else:
@@ -472,11 +472,11 @@ async def test_an_obstacle_in_another_programs_queue_blocks_only_its_own_item(
         calls.append(delivery.body)
 
     async def only_it() -> bool:
-        return [one for one in await server_view.children(items) if one.startswith(("queue-", "entry-"))] == [item]
+        return [name for name in await server_view.children(items) if name.startswith(("queue-", "entry-"))] == [item]
 
     async with session.listener(queue, handler):
         await eventually(only_it)
-        await asyncio.sleep(0.5)  # a loop that spins calls it some hundred times meanwhile
+        await asyncio.sleep(0.5)  # a spinning loop would call it some hundred times meanwhile
     assert sorted(set(calls) - {b"in the way"}) == [b"0", b"1", b"2", b"3", b"4"]
     assert calls.count(b"in the way") <= (0 if sealed else 2)
     assert logged(caplog, "may not read it" if sealed else "znodes below it")
@@ -513,5 +513,5 @@ async def test_a_release_that_fails_is_logged_with_the_message_that_stays_locked
                 await set_acl(server_view, f"{clients}/{client}/{slot}", readable=True)
         await tx.rollback(delay=0)
     assert len(await locks()) == 1
-    (told,) = logged(caplog, "stay locked until this session ends")
-    assert f"queue jobs: 1 messages, the first of them {message}" in told
+    (line,) = logged(caplog, "stay locked until this session ends")
+    assert f"queue jobs: 1 messages, the first of them {message}" in line

@@ -1,4 +1,4 @@
-"""When messages behind an obstacle are tried again, and what becomes of locks and delays that cannot be removed."""
+"""The times at which obstructed messages are tried again, and locks and delays that cannot be removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_message_that_cannot_be_removed_is_redelivered_after_1_8_64_512_
         calls.append(now())
 
     async def held(number: int) -> bool:
-        """The handler has been called so often, and the message waits again."""
+        """Return whether the handler was called this many times and the message is delayed again."""
         return len(calls) == number and len(await server_view.children(f"{queue_root}/jobs/due")) == 1
 
     async with session.listener(jobs, handler):
@@ -53,10 +53,10 @@ async def test_a_message_that_may_not_be_read_is_tried_again_after_five_minutes(
     await jobs.put(b"sealed")
     item = await item_of(server_view, queue_root)
     await set_acl(server_view, item, readable=False)
-    taking = asyncio.create_task(take_one(session, patience=3000))
+    taking = asyncio.create_task(take_one(session, timeout=3000))
     await jobs.put(b"sound")
     assert (await taking).body == b"sound"
-    taking = asyncio.create_task(take_one(session, patience=3000))
+    taking = asyncio.create_task(take_one(session, timeout=3000))
     await server_view._ask(lambda: server_view._client.add_auth("digest", "somebody:else"))
     await server_view._ask(lambda: server_view._client.set_acls(item, OPEN_ACL_UNSAFE))
     assert not taking.done()
@@ -83,9 +83,9 @@ async def test_a_znode_below_a_timed_lock_keeps_its_message_until_it_is_deleted(
         assert await tx.take(jobs) is None
     clock.advance(100)
     findings = (await session.admin.diagnose("jobs")).findings
-    assert "1 message not released" in " ".join(one.text for one in findings if one.subject == "jobs")
+    assert "1 message not released" in " ".join(finding.text for finding in findings if finding.subject == "jobs")
     await server_view.delete(child)
-    taking = asyncio.create_task(take_one(session, patience=3000))
+    taking = asyncio.create_task(take_one(session, timeout=3000))
     for _ in range(30):
         clock.advance(60)
         await asyncio.wait([taking], timeout=1)

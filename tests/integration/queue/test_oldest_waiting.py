@@ -13,7 +13,7 @@ from aiozkqueue import sampling
 from aiozkqueue.metrics import collector
 from aiozkqueue.sampling import Sampler
 from tests.integration.queue.conftest import eventually
-from tests.integration.queue.test_metrics import seen, told
+from tests.integration.queue.test_metrics import samples, wait_for_samples
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,25 +29,25 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 @pytest.fixture
 async def oldest(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> Callable[[], Awaitable[bytes | None]]:
-    """The body of the oldest waiting message, by its time; the same in the figures of the queue and in its samples."""
+    """Returns the body of the oldest waiting message, which must be the same in the queue's figures and samples."""
     sampler = Sampler(session)
 
     async def body() -> bytes | None:
         since = (await jobs.stats()).oldest
-        for _ in range(2):  # the second sample uses what the first has found
+        for _ in range(2):  # the second sample uses the result of the first
             await sampler.sample("jobs")
             sampled = sampler.latest["jobs"].oldest
             assert sampled == (None if since is None else pytest.approx(since.timestamp(), abs=0.001))
         if since is None:
             return None
-        (found,) = [one.body for one in await jobs.peek(100) if one.enqueued_at == since]
+        (found,) = [message.body for message in await jobs.peek(100) if message.enqueued_at == since]
         return found
 
     return body
 
 
 async def put_apart(jobs: zq.Queue[bytes], *bodies: bytes, **options: object) -> None:
-    """Put messages at different milliseconds, by which they are told apart."""
+    """Put messages at different milliseconds, so that their times differ."""
     for body in bodies:
         await jobs.put(body, **options)  # type: ignore[arg-type]
         await asyncio.sleep(0.005)
@@ -58,11 +58,11 @@ async def test_delayed_messages_do_not_count_as_waiting_and_have_no_age(
 ) -> None:
     metrics = collector(session)
     await jobs.put(b"next week", delay=timedelta(days=7))
-    await seen(metrics, messages=1, scheduled=1, delayed=1, waiting=0)
-    assert AGE not in await told(metrics)
+    await wait_for_samples(metrics, messages=1, scheduled=1, delayed=1, waiting=0)
+    assert AGE not in await samples(metrics)
     await jobs.put(b"now")
-    await seen(metrics, messages=2, scheduled=1, delayed=1, waiting=1)
-    assert 0 <= (await told(metrics))[AGE] < 60
+    await wait_for_samples(metrics, messages=2, scheduled=1, delayed=1, waiting=1)
+    assert 0 <= (await samples(metrics))[AGE] < 60
 
 
 async def test_the_oldest_is_the_first_that_is_neither_in_flight_nor_retried_later(
@@ -159,10 +159,10 @@ async def test_held_bundles_do_not_wait(
 async def test_metrics_show_a_pause_and_the_capacity(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     metrics = collector(session)
     await jobs.put(b"1")
-    await seen(metrics, paused=0, messages=1)
-    assert "aiozkqueue_queue_max_size jobs" not in await told(metrics)
+    await wait_for_samples(metrics, paused=0, messages=1)
+    assert "aiozkqueue_queue_max_size jobs" not in await samples(metrics)
     await jobs.configure(zq.QueueConfig(max_size=50, paused=True))
-    await seen(metrics, paused=1, max_size=50, waiting=1)
+    await wait_for_samples(metrics, paused=1, max_size=50, waiting=1)
 
 
 async def test_a_deep_queue_has_an_age_that_is_at_most_a_minute_late(
@@ -180,7 +180,7 @@ async def test_a_deep_queue_has_an_age_that_is_at_most_a_minute_late(
     assert await since() == pytest.approx(first, abs=0.001)
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
-    assert await since() == pytest.approx(first, abs=0.001), "it was listed less than a minute ago"
+    assert await since() == pytest.approx(first, abs=0.001), "the last listing is less than a minute old"
     monkeypatch.setattr(sampling, "RETRY", 0)
     second = (await jobs.peek(1))[0].enqueued_at.timestamp()
     assert await since() == pytest.approx(second, abs=0.001)

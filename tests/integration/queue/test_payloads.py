@@ -219,7 +219,7 @@ async def test_a_broken_envelope_becomes_a_dead_letter(
 async def test_a_header_too_large_to_be_rewritten_becomes_a_dead_letter_and_stops_no_consumer(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
-    """A dead letter adds its reason to the header."""
+    """Dead-lettering adds the reason to the header."""
     header = json.dumps({"headers": {"a": "x" * 60_000}}).encode()
     await server_view.create(
         f"{queue_root}/jobs/items/item-0000000001", b"\xf5zq1" + len(header).to_bytes(4, "big") + header
@@ -240,7 +240,7 @@ async def test_a_header_too_large_to_be_rewritten_becomes_a_dead_letter_and_stop
 
 
 async def test_messages_with_the_largest_headers_are_redriven_and_moved(session: zq.QueueSession) -> None:
-    """Both add the time of the put to the header."""
+    """Redriving and moving add the time of the put to the header."""
     headers = {"a": "x" * (32 * 1024 - len('{"headers":{"a":""}}'))}
     jobs, later = session.queue("jobs"), session.queue("later")
     for body in (b"1", b"2"):
@@ -264,7 +264,7 @@ async def test_messages_with_the_largest_headers_are_redriven_and_moved(session:
 
 
 async def test_thousands_of_messages_without_payload_are_taken_by_one_session(session: zq.QueueSession) -> None:
-    """What a session expects of the next item's size must not come to nothing."""
+    """The size that a session expects of the next item must not become zero."""
     signals = session.queue("signals")
     await signals.put_many([b""] * 8000)
     taken = 0

@@ -1,4 +1,4 @@
-"""Policies: where they are stored, what an attempt is, when a message is redelivered, and how it ends."""
+"""Policies: their storage, the counting of attempts, the time of redelivery, and the end of a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
 
-# Where a policy is stored
+# Storage of policies
 
 
 async def test_a_policy_is_stored_with_the_queue_and_applies_to_every_client(
@@ -34,7 +34,7 @@ async def test_a_policy_is_stored_with_the_queue_and_applies_to_every_client(
         "exhausted": "dead-letter",
         "backoff": {"kind": "fixed", "delay": 0.0},
     }
-    plain = other.queue("jobs")  # asks for none
+    plain = other.queue("jobs")  # requests no policy
     assert (await plain.configuration()).policy == zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     for _ in range(2):
         async with other.transaction(autocommit=False) as tx:
@@ -62,7 +62,7 @@ async def test_another_policy_conflicts_until_it_is_configured(
         session.queue("jobs", policy=zq.ConsumeTimes(7))
     with pytest.raises(ConfigConflictError, match="'jobs'"):
         session.queue("jobs").consume(policy=zq.ConsumeTimes(7))
-    # The other session finds it out on first use, by whatever that is.
+    # The other session notices the conflict on its first use, whichever operation that is.
     with pytest.raises(ConfigConflictError, match="'jobs'"):
         await other.queue("jobs", policy=zq.ConsumeTimes(7)).put(b"2")
     with pytest.raises(ConfigConflictError, match="'jobs'"):
@@ -93,7 +93,7 @@ async def test_a_new_configuration_applies_from_the_next_claim(
     assert len(attempts) == 8
 
 
-# What an attempt is
+# Attempts
 
 
 async def test_attempts_count_deliveries(session: zq.QueueSession, server_view: Observer, queue_root: str) -> None:
@@ -103,7 +103,7 @@ async def test_attempts_count_deliveries(session: zq.QueueSession, server_view: 
         message = await tx.take(jobs)
         assert message is not None
         assert message.attempt == 1
-        # It was written down before the handler saw the message.
+        # The attempt was recorded before the message was delivered.
         stored = json.loads(await server_view.get(f"{queue_root}/jobs/meta/meta-{identity}"))
         assert stored["attempts"] == 1
         await tx.rollback()
@@ -122,15 +122,15 @@ async def test_the_default_policy_delays_the_retry_of_a_poison_message(session: 
             with pytest.raises(KeyError):
                 async with delivery:
                     raise KeyError
-    assert attempts == [1]  # the next comes after about a second
+    assert attempts == [1]  # the next attempt is due after about a second
     assert (await jobs.stats()).delayed == 1
 
 
-# When it comes again
+# Redelivery
 
 
 async def server_time(view: Observer, root: str) -> int:
-    """The server's time, ms, by a write."""
+    """Return the server's time in milliseconds, from a write."""
     await view.set(root, b"")
     stat = await view._ask(lambda: view._client.exists(root))
     return int(stat.mtime)
@@ -158,7 +158,7 @@ async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
     await session.queue("beside").put(b"1")
     sent = time.monotonic()
     await session.queue("beside").put(b"2")
-    answered = (time.monotonic() - sent) * 1000  # by so much at most a session is behind the server's time
+    answered = (time.monotonic() - sent) * 1000  # the maximum by which the session is behind the server's time
     for delay in expected:
         async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs, timeout=30) is not None
@@ -170,7 +170,7 @@ async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
         stat = await server_view._ask(lambda path=path: server_view._client.exists(path))  # type: ignore[misc]
         assert stat.ephemeralOwner == 0
         assert await server_view.children(f"{queue_root}/jobs/due") == [f"{end:013d}-{identity}"]
-        # All in the server's time; the end was reckoned in between.
+        # All times are the server's; the end of the lock was computed in between.
         assert begun + 1000 * delay - answered - 2 <= end <= stat.ctime + 1000 * delay + 2
 
 
@@ -206,7 +206,7 @@ async def test_an_idle_consumer_receives_a_retry_without_other_traffic(
         async with session.transaction(autocommit=False) as held:
             assert await held.take(session.queue("jobs")) is not None
             taking = asyncio.create_task(take_one(session))
-            await asyncio.sleep(0.2)  # idle, and watching
+            await asyncio.sleep(0.2)  # long enough to be idle and have its watches set
             await held.rollback(delay=0.5)
         message = await taking
     assert (message.value, message.attempt) == (b"1", 2)
@@ -238,7 +238,7 @@ async def test_a_backoff_remains_after_the_end_of_the_session_that_set_it(
     assert (await take_one(session)).attempt == 2
 
 
-# The end of an exhausted message
+# Exhausted messages
 
 
 async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
@@ -246,10 +246,10 @@ async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     identity = await jobs.put(b"1", headers={"a": "b"})
-    seen: list[int] = []
+    attempts: list[int] = []
 
     async def fail(delivery: zq.Delivery[bytes]) -> None:
-        seen.append(delivery.attempt)
+        attempts.append(delivery.attempt)
         raise ValueError("no such order")
 
     async with session.listener(jobs, fail):
@@ -262,7 +262,7 @@ async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
     assert (letter.id, letter.value, letter.headers, letter.attempts) == (identity, b"1", {"a": "b"}, 2)
     assert (letter.attempt, repr(letter)) == (2, f"<DeadLetter {identity} of 'jobs', 1 bytes, attempt 2>")
     assert letter.reason == "delivered 2 of 2 times without success; last error: ValueError: no such order"
-    assert seen == [1, 2]
+    assert attempts == [1, 2]
 
 
 @pytest.mark.parametrize("policy", [zq.ConsumeTimes(1, exhausted="drop"), zq.ConsumeOnce(exhausted="drop")], ids=repr)

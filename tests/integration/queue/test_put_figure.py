@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def past_hours(queue: zq.Queue[bytes], view: Observer, root: str, *numbers: int) -> str:
-    """Make past hours into which these numbers of messages were put, all of which are gone; return their parent."""
+    """Create past hours, in each of which this number of messages was put and removed; return their parent."""
     await queue.put(b"far", delay=36_000)
     later = f"{root}/{queue.name}/later"
     far = max(await view.children(later))

@@ -1,4 +1,4 @@
-"""A server that enforces a quota: each refusal names it, and nothing is lost until it is raised."""
+"""A server that enforces a quota: each refusal names the quota, and no message is lost until it is raised."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def hosts() -> Iterator[str]:
     try:
         server.start()
     except ServerUnavailableError as error:
-        pytest.skip(str(error))  # it names the part that is missing
+        pytest.skip(str(error))  # the error names the missing part
     with server:
         yield server.hosts
 
 
 @pytest.fixture
 def limit(hosts: str) -> Iterator[Callable[[int], Awaitable[None]]]:
-    """Set how many znodes may be below the root, as ``setquota -N`` does, and how many further bytes, as ``-B``."""
+    """Limit the znodes below the root, as ``setquota -N`` does, or the further bytes, as ``setquota -B`` does."""
     client = KazooClient(hosts)
     client.start(60)
 

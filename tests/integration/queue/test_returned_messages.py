@@ -1,4 +1,4 @@
-"""A message that returns under its old id before its last claim is known to have ended is not missed."""
+"""A message that is available again under its id before its last claim is known to have ended is not missed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @contextmanager
-def deaf(session: zq.QueueSession) -> Iterator[None]:
-    """Leave the server's data in the socket, as a busy loop does; then read it at once."""
+def not_reading(session: zq.QueueSession) -> Iterator[None]:
+    """Leave the server's data in the socket during the block, as a busy loop does; then read all of it."""
     transport = session._runtime.zookeeper._session._connection._transport  # type: ignore[attr-defined]
     transport.pause_reading()
     try:
@@ -45,7 +45,7 @@ async def test_a_dead_letter_redriven_before_the_reply_to_its_reject_is_taken(
     letters = other.queue("jobs").dead_letters
     message_id = await session.queue("jobs").put(b"1", priority=priority)
 
-    async def driven_back() -> bool:
+    async def redriven() -> bool:
         return await letters.redrive() == 1
 
     async with asyncio.TaskGroup() as tasks:
@@ -53,11 +53,11 @@ async def test_a_dead_letter_redriven_before_the_reply_to_its_reject_is_taken(
             message = await tx.take(session.queue("jobs"), timeout=30)
             assert message is not None
             waiting = tasks.create_task(take(session))
-            await asyncio.sleep(0.2)  # idle, and watching
+            await asyncio.sleep(0.2)  # long enough to be idle and have its watches set
             tx.reject(message, "no such order")
-            with deaf(session):
+            with not_reading(session):
                 commit = tasks.create_task(tx.commit())
-                await eventually(driven_back)
+                await eventually(redriven)
             await commit
         async with asyncio.timeout(10):
             assert await waiting == message_id
@@ -71,7 +71,7 @@ async def test_a_dead_letter_redriven_while_its_rejecter_is_disconnected_is_take
     letters = other.queue("jobs").dead_letters
     ids = await session.queue("jobs").put_many([b"%d" % number for number in range(20)])
 
-    async def driven_back() -> bool:
+    async def redriven() -> bool:
         return await letters.redrive() > 0
 
     async with asyncio.TaskGroup() as tasks:
@@ -79,10 +79,10 @@ async def test_a_dead_letter_redriven_while_its_rejecter_is_disconnected_is_take
             for message in await tx.take_many(session.queue("jobs"), len(ids), timeout=30):
                 tx.reject(message, "no such order")
             waiting = [tasks.create_task(take(session)) for _ in ids]
-            await asyncio.sleep(0.2)  # idle, and watching
-            with deaf(session):
+            await asyncio.sleep(0.2)  # long enough to be idle and have its watches set
+            with not_reading(session):
                 commit = tasks.create_task(tx.commit())
-                await eventually(driven_back)
+                await eventually(redriven)
                 zookeeper_proxy.reset_connections()
             await commit
         async with asyncio.timeout(20):
@@ -97,6 +97,6 @@ async def test_a_message_missed_while_a_claim_ends_is_listed_afterwards(session:
     async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
-        candidates.on_missed()  # the listing that follows passes by what counts as held
+        candidates.on_missed()  # the next listing skips messages that count as held
         candidates.levels.plain.must_list = False  # type: ignore[union-attr]
     assert candidates.levels.plain.must_list  # type: ignore[union-attr]

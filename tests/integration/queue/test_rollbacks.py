@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Failures:
-    """What can go wrong in the middle of a transaction of ``worker``."""
+    """The failures that can happen during a transaction of ``worker``."""
 
     def __init__(
         self, session: zq.QueueSession, worker: zq.QueueSession, proxy: ZooKeeperProxy, expire: Expire
@@ -109,11 +109,11 @@ async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
     assert (
         working.cancelled() if raised is asyncio.CancelledError else type(working.exception()) is (raised or NoneType)
     )
-    # A commit that was on its way when its caller was cancelled may be applied, but then all of it is.
-    left, there = (1, 1) if done[0].outcome is zq.Outcome.COMMITTED else (3, 0)
-    assert (await jobs.size(), await results.size()) == (left, there)
+    # A commit that had been sent when its caller was cancelled may be applied, but only as a whole.
+    left, put = (1, 1) if done[0].outcome is zq.Outcome.COMMITTED else (3, 0)
+    assert (await jobs.size(), await results.size()) == (left, put)
     assert await locks() == []
-    for _ in range(left):  # they are everybody's at once
+    for _ in range(left):  # they are available to every client at once
         await take_one(session)
 
 
@@ -129,14 +129,14 @@ async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_is_removed_when_
         assert message is not None
         await tx.rollback(delay=600)
     assert await locks() == [f"lock-{message.id}"]
-    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}  # it outlives its maker's session
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}  # it outlives the session that created it
     assert (await jobs.stats()).delayed == 1
     async with session.transaction() as tx:
         assert await tx.take(jobs) is None
         clock.advance(600)
-        again = await tx.take(jobs, timeout=30)
-        assert again is not None
-        assert (again.id, again.attempt) == (message.id, 2)
+        redelivered = await tx.take(jobs, timeout=30)
+        assert redelivered is not None
+        assert (redelivered.id, redelivered.attempt) == (message.id, 2)
     assert await locks() == await server_view.children(f"{queue_root}/jobs/due") == []
 
 
@@ -155,7 +155,7 @@ async def test_leaving_the_block_of_a_transaction_rolls_it_back_unless_committed
 
 
 async def test_rollback_undoes_a_transaction_cancelled_at_any_moment(session: zq.QueueSession, locks: Locks) -> None:
-    # Where Java's interruption left the transaction inconsistent.
+    # In Java, an interruption at these moments left the transaction inconsistent.
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(4)])
     for moment in range(12):
@@ -187,7 +187,7 @@ async def test_rollback_without_a_connection_ends_within_the_session_timeout_and
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
         rolling = asyncio.create_task(tx.rollback(delay=0))
-        await no_locks(locks)  # the server ends the session by itself
+        await no_locks(locks)  # the server ends the session, since the client cannot connect
         await zookeeper_proxy.listen()
         await asyncio.wait_for(rolling, 30)
     assert (await take_one(session)).value == b"1"
@@ -219,7 +219,7 @@ async def test_a_rollback_while_no_server_answers_returns_after_one_session_time
         await tx.take(worker.queue("jobs"))
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
-        async with asyncio.timeout(30):  # nobody lets the connection come back before that
+        async with asyncio.timeout(30):  # the proxy refuses connections until the block ends
             await tx.rollback(delay=0)
         assert tx.outcome is zq.Outcome.ROLLED_BACK
         await no_locks(locks)
@@ -231,7 +231,7 @@ async def test_a_rollback_after_an_unanswered_commit_raises_after_one_session_ti
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
-    await worker.queue("jobs").put(b"1")  # from now on it has a commit slot, so the commit is sent at once
+    await worker.queue("jobs").put(b"1")  # creates its commit slot, so that the commit is sent at once
     tx = await worker.transaction(autocommit=False).__aenter__()
     await tx.take(worker.queue("jobs"))
     zookeeper_proxy.stall(Direction.TO_CLIENT)

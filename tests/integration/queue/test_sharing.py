@@ -27,14 +27,14 @@ def counts(session: zq.QueueSession, queue: str = "jobs") -> ClaimCounts:
 async def registered(view: Observer, root: str, number: int) -> None:
     """Wait until this many sessions take from the queue."""
 
-    async def so_many() -> bool:
+    async def all_registered() -> bool:
         return len(await view.children(f"{root}/jobs/consumers")) == number
 
-    await eventually(so_many)
+    await eventually(all_registered)
 
 
-async def quiet(proxy: ZooKeeperProxy) -> int:
-    """Wait until nothing has been listed for half a second, and tell how often it has been."""
+async def wait_for_quiet(proxy: ZooKeeperProxy) -> int:
+    """Wait until no listing has happened for half a second; return the number of listings."""
     before = -1
     async with asyncio.timeout(60):
         while before != (now := proxy.requests.get(Opcode.GET_CHILDREN, 0)):
@@ -44,7 +44,7 @@ async def quiet(proxy: ZooKeeperProxy) -> int:
 
 
 class Crowd:
-    """Takers in several sessions, and what each session took."""
+    """Takers in several sessions, and the messages that each session took."""
 
     def __init__(self, sessions: list[zq.QueueSession], takers: int, expected: int) -> None:
         self.took: list[list[bytes]] = [[] for _ in sessions]
@@ -57,20 +57,20 @@ class Crowd:
     def bodies(self) -> list[bytes]:
         return [body for took in self.took for body in took]
 
-    async def drain(self, patience: float = 90) -> None:
+    async def drain(self, timeout: float = 90) -> None:
         tasks = [
             asyncio.create_task(self._take(session, took))
             for session, took in zip(self._sessions, self.took, strict=True)
             for _ in range(self._takers)
         ]
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._all.wait()
         finally:
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [one for one in outcomes if not isinstance(one, asyncio.CancelledError)] == []
+        assert [outcome for outcome in outcomes if not isinstance(outcome, asyncio.CancelledError)] == []
 
     async def _take(self, session: zq.QueueSession, took: list[bytes]) -> None:
         jobs = session.queue("jobs")
@@ -94,34 +94,35 @@ async def test_four_sessions_share_a_backlog_with_few_failed_claims(
     assert Counter(crowd.bodies) == Counter(bodies)
     assert await server_view.children(f"{queue_root}/jobs/items") == []
     await no_locks(locks)
-    in_vain = sum(counts(one).contended_locks + counts(one).gone for one in sessions)
-    assert in_vain <= 0.2 * len(bodies), [counts(one) for one in sessions]
+    failed_claims = sum(counts(opened).contended_locks + counts(opened).gone for opened in sessions)
+    assert failed_claims <= 0.2 * len(bodies), [counts(opened) for opened in sessions]
     assert all(took for took in crowd.took)
 
 
 async def test_idle_sessions_seldom_ask_for_the_same_message_of_a_bundle(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
-    """The session that claims the bundle has one taker, and returns the other messages: one for each other session."""
+    """The session that claims the bundle has one taker, and releases the other messages: one for each other session."""
     number = 32
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(bundle=64))
     sessions = [await open_session() for _ in range(number)]
     async with AsyncExitStack() as stack:
-        transactions = [await stack.enter_async_context(one.transaction()) for one in sessions]
+        transactions = [await stack.enter_async_context(opened.transaction()) for opened in sessions]
         taking = [
-            asyncio.create_task(tx.take(one.queue("jobs"), timeout=None))
-            for one, tx in zip(sessions, transactions, strict=True)
+            asyncio.create_task(tx.take(opened.queue("jobs"), timeout=None))
+            for opened, tx in zip(sessions, transactions, strict=True)
         ]
         await registered(server_view, queue_root, number)
-        await asyncio.sleep(1)  # until all have the whole registry
+        await asyncio.sleep(1)  # until all sessions have read the whole registry
         bodies = [b"%02d" % each for each in range(number)]
         await jobs.put_many(bodies)
         async with asyncio.timeout(30):
             messages = await asyncio.gather(*taking)
     assert sorted(message.value for message in messages if message is not None) == bodies
-    in_vain = [counts(one).contended_locks + counts(one).gone for one in sessions]
-    assert sum(in_vain) <= 4 * number, in_vain  # if all ask for the oldest message: half the square of their number
+    failed_claims = [counts(opened).contended_locks + counts(opened).gone for opened in sessions]
+    # If all asked for the oldest message, it would be half the square of their number.
+    assert sum(failed_claims) <= 4 * number, failed_claims
 
 
 async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
@@ -148,7 +149,7 @@ async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
         async with free.listener(free.queue("jobs"), note):
             await registered(server_view, queue_root, 2)
             waits: list[float] = []
-            for number in range(20):  # half of these are the busy one's by right
+            for number in range(20):  # half of these are in the share of the busy consumer
                 before, put_at = len(handled), asyncio.get_running_loop().time()
                 await jobs.put(b"%d" % number)
 
@@ -157,7 +158,7 @@ async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
 
                 await eventually(one_more)
                 waits.append(handled[-1] - put_at)
-            assert sorted(waits)[15] < 1, waits  # a machine that stood still is not its doing
+            assert sorted(waits)[15] < 1, waits  # most of them, since the machine may stall
         hold.set()
     assert await jobs.size() == 0
 
@@ -173,7 +174,8 @@ async def test_a_held_message_costs_idle_sessions_no_requests(
             assert len(await tx.take_many(jobs, 20)) == len(ids)
             waiting = asyncio.create_task(take_one(idle))
             await registered(server_view, queue_root, 2)
-            before = await quiet(proxy)  # it lists, arms its watches, lists again, looks once for what is left lying
+            # It lists, sets its watches, lists again, and searches once for leftover messages.
+            before = await wait_for_quiet(proxy)
             await asyncio.sleep(1)
             assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 8
             await tx.rollback(delay=0)
@@ -194,7 +196,7 @@ async def test_an_idle_consumer_does_not_list_when_other_sessions_consume(
         watched, other = await open_session(proxy.hosts), await open_session()
         async with watched.listener(watched.queue("jobs"), note), other.listener(other.queue("jobs"), note):
             await registered(server_view, queue_root, 2)
-            before = await quiet(proxy)
+            before = await wait_for_quiet(proxy)
             for number in range(100):
                 await jobs.put(b"%d" % number)
                 await asyncio.sleep(0.005)
@@ -203,7 +205,7 @@ async def test_an_idle_consumer_does_not_list_when_other_sessions_consume(
                 return len(handled) == 100
 
             await eventually(all_handled)
-            # A listing is three requests: on a quiet machine there are next to none, on a busy one not one a message.
+            # A listing is three requests. A quiet machine needs almost no listings, a busy one fewer than the messages.
             assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 150
         await watched._runtime.close()
     assert len(set(handled)) == 100
@@ -219,19 +221,19 @@ async def test_the_messages_of_a_dead_session_are_taken_by_the_other_sessions(
     locks: Locks,
 ) -> None:
     jobs = session.queue("jobs")
-    dying, heirs = await open_session(zookeeper_proxy.hosts), [await open_session() for _ in "ab"]
+    dying, survivors = await open_session(zookeeper_proxy.hosts), [await open_session() for _ in "ab"]
     bodies = [b"%03d" % number for number in range(60)]
     block = dying.transaction(autocommit=False)
     await jobs.put_many(bodies)
     assert len(await (await block.__aenter__()).take_many(dying.queue("jobs"), 20)) == 20
     await registered(server_view, queue_root, 1)
-    zookeeper_proxy.stall()  # as if its machine were gone
-    disposition = dying._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
+    zookeeper_proxy.stall()  # as if its machine had failed
+    disposition = dying._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface has the password
     close_elsewhere(zookeeper, disposition.session_id, disposition.password)
-    crowd = Crowd(heirs, 4, len(bodies))
+    crowd = Crowd(survivors, 4, len(bodies))
     start = asyncio.get_running_loop().time()
     await crowd.drain()
-    # By themselves, after 2 * 0.25 + 1 s (`faults/test_killed_processes.py` measures it), not by a clean-up.
+    # Without a clean-up, after 2 * 0.25 + 1 s (`faults/test_killed_processes.py` measures it).
     assert asyncio.get_running_loop().time() - start < 15
     assert Counter(crowd.bodies) == Counter(bodies)
     await no_locks(locks)
@@ -245,10 +247,10 @@ async def test_a_take_without_waiting_finds_a_message_of_any_consumers_share(
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig())
     sessions = [await open_session() for _ in range(4)]
-    # Each takes from the queue, and waits for nothing now.
-    for one in sessions:
-        async with one.transaction() as tx:
-            assert await tx.take(one.queue("jobs"), timeout=0) is None
+    # Each session has taken from the queue, so it is registered, and none waits now.
+    for opened in sessions:
+        async with opened.transaction() as tx:
+            assert await tx.take(opened.queue("jobs"), timeout=0) is None
     await registered(server_view, queue_root, 4)
     for number in range(12):
         await jobs.put(b"%d" % number)
@@ -269,13 +271,13 @@ async def test_a_take_without_waiting_never_returns_none_while_messages_wait(
     await jobs.put_many([b"%d" % number for number in range(300)])
     empty: list[int] = []
 
-    async def ask(one: zq.QueueSession) -> None:
-        async with one.transaction() as tx:
-            if await tx.take(one.queue("jobs"), timeout=0) is None:
+    async def ask(opened: zq.QueueSession) -> None:
+        async with opened.transaction() as tx:
+            if await tx.take(opened.queue("jobs"), timeout=0) is None:
                 empty.append(1)
 
     for _ in range(10):
-        await asyncio.gather(*(ask(one) for one in sessions for _ in range(8)))
+        await asyncio.gather(*(ask(opened) for opened in sessions for _ in range(8)))
     assert empty == []
     assert await jobs.size() == 300 - 240
 
@@ -306,16 +308,16 @@ async def test_a_new_consumer_gets_its_share(
         await eventually(begun)
         async with sessions[1].listener(sessions[1].queue("jobs"), second, concurrency=4):
             await registered(server_view, queue_root, 2)
-            before = [len(one) for one in took]
+            before = [len(share) for share in took]
             await jobs.put_many([b"+%04d" % number for number in range(800)])
 
             async def all_handled() -> bool:
                 return sum(map(len, took)) == 1000
 
             await eventually(all_handled, 60)
-    shares = [len(one) - start for one, start in zip(took, before, strict=True)]
+    shares = [len(share) - start for share, start in zip(took, before, strict=True)]
     assert min(shares) > 0.25 * sum(shares)
-    assert len({body for one in took for body in one}) == 1000
+    assert len({body for share in took for body in share}) == 1000
 
 
 async def test_until_idle_0_drains_the_queue_despite_another_consumer(
@@ -324,7 +326,7 @@ async def test_until_idle_0_drains_the_queue_despite_another_consumer(
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig())
     draining, bystander = await open_session(), await open_session()
-    async with bystander.transaction() as tx:  # it has taken, lives, and takes nothing now
+    async with bystander.transaction() as tx:  # it is registered and alive, but does not take now
         assert await tx.take(bystander.queue("jobs"), timeout=0) is None
     await registered(server_view, queue_root, 1)
     await jobs.put_many([b"%03d" % number for number in range(300)])
@@ -336,17 +338,17 @@ async def test_until_idle_0_drains_the_queue_despite_another_consumer(
     async def note(delivery: zq.Delivery[bytes]) -> None:
         handled.append(delivery.value)
 
-    async with bystander.listener(bystander.queue("jobs"), note):  # and now it takes part
+    async with bystander.listener(bystander.queue("jobs"), note):  # now it takes messages again
         await asyncio.sleep(0.3)
         await jobs.put_many([b"%03d" % number for number in range(300)])
         async with draining.queue("jobs").consume(until_idle=0) as deliveries:
-            seen = [delivery.value async for delivery in deliveries]
+            values = [delivery.value async for delivery in deliveries]
 
         async def empty() -> bool:
             return await jobs.size() == 0
 
         await eventually(empty, 30)
-    assert Counter(handled + seen) == Counter(b"%03d" % number for number in range(300))
+    assert Counter(handled + values) == Counter(b"%03d" % number for number in range(300))
 
 
 @pytest.mark.timeout(180)
@@ -377,7 +379,7 @@ async def test_items_of_a_busy_consumer_are_taken_despite_many_new_messages(
             following = 100
 
             async def early_ones_handled() -> bool:
-                """Put so many that the free one always finds something of its own: half of all is."""
+                """Put so many that the free consumer always has messages in its share, which is half of all."""
                 nonlocal following
                 more = max(0, 2 * len(handled) + 300 - following)
                 await jobs.put_many([b"%d" % number for number in range(following, following + more)])
@@ -388,7 +390,7 @@ async def test_items_of_a_busy_consumer_are_taken_despite_many_new_messages(
         hold.set()
 
 
-async def test_a_listing_near_the_limit_of_java_clients_is_warned_of(
+async def test_a_listing_near_the_limit_of_java_clients_causes_a_warning(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs")

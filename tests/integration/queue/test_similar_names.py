@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 async def test_opening_a_ledger_of_a_mistyped_queue_suggests_the_queue(session: zq.QueueSession) -> None:
     await session.queue("orders").put(b"1")
-    said = f"there is no queue 'ordrs' below {core_of(session).root}; did you mean 'orders'?"
-    with pytest.raises(NotFoundError, match=re.escape(said)):
+    error = f"there is no queue 'ordrs' below {core_of(session).root}; did you mean 'orders'?"
+    with pytest.raises(NotFoundError, match=re.escape(error)):
         await Ledger(core_of(session).handle("ordrs"), "spark").open()
 
 
 async def test_diagnosis_of_a_mistyped_queue_suggests_the_queue(session: zq.QueueSession) -> None:
     await session.queue("orders").put(b"1")
-    [finding] = [one for one in (await session.admin.diagnose("ordrs")).findings if one.subject == "ordrs"]
+    [finding] = [finding for finding in (await session.admin.diagnose("ordrs")).findings if finding.subject == "ordrs"]
     assert finding.advice == "did you mean 'orders'?"
 
 

@@ -24,19 +24,19 @@ LIMIT = 100_000
 
 @pytest.fixture(scope="module")
 def small(embedded_server: Callable[..., EmbeddedZooKeeper]) -> str:
-    """A server with a small limit."""
+    """A server with a small jute.maxbuffer."""
     return embedded_server(ServerOptions(jute_maxbuffer=LIMIT)).hosts
 
 
 @pytest.fixture
 async def session(small: str, queue_root: str) -> AsyncIterator[zq.QueueSession]:
-    """A session at it."""
+    """A session on the small server."""
     async with zq.connect(small, root=queue_root) as session, asyncio.timeout(40):
         yield session
 
 
 async def _drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
-    """Take and consume everything."""
+    """Take and consume all messages."""
     values: list[bytes] = []
     async with asyncio.timeout(30):
         while True:
@@ -53,10 +53,10 @@ async def test_a_message_that_the_server_refuses_by_its_size_fails_and_names_the
     await queue.put(b"before")
     with pytest.raises(TransactionTooLargeError) as refused:
         await queue.put(b"x" * 300_000)
-    told = re.search(r"a request of (300\d{3}) bytes exceeds the (\d+) .* jute.maxbuffer=1048575", str(refused.value))
-    assert told is not None, refused.value
-    assert LIMIT <= int(told[2]) < 300_000  # exactly the limit, unless the machine was too slow to measure it
-    with pytest.raises(MessageTooLargeError):  # not sent at all, now that the limit is known
+    sizes = re.search(r"a request of (300\d{3}) bytes exceeds the (\d+) .* jute.maxbuffer=1048575", str(refused.value))
+    assert sizes is not None, refused.value
+    assert LIMIT <= int(sizes[2]) < 300_000  # exactly the limit, unless the machine was too slow to determine it
+    with pytest.raises(MessageTooLargeError):  # refused without being sent, since the limit is known now
         await queue.put(b"x" * 300_000)
     await queue.put(b"after")
     async with observer(small) as view:
@@ -151,6 +151,6 @@ async def test_a_server_that_is_restarted_with_a_larger_limit_gets_large_message
         port = small.node.ports.client
         await asyncio.to_thread(small.stop)
         async with EmbeddedZooKeeper(data_dir=tmp_path, port=port):
-            await queue.put(b"small")  # as soon as there is a connection
+            await queue.put(b"small")  # waits for the connection
             await queue.put(b"x" * 300_000)
             assert await queue.size() == 2

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Puts for batches as a Spark task does."""
+    """Puts the rows of batches as a Spark task does."""
 
     def __init__(self, session: zq.QueueSession, queue: str = "orders", name: str = "writer") -> None:
         self._runtime = core_of(session)
@@ -47,7 +47,7 @@ class Writer:
         assert fence is not None
         return fence
 
-    async def put(self, fence: Fence, *bodies: str, patience: float = 0, **options: Any) -> None:
+    async def put(self, fence: Fence, *bodies: str, timeout: float = 0, **options: Any) -> None:
         progress = f"{self.staging.path}/p{self._written}"
         self._written += 1
         if not self.made:
@@ -60,14 +60,14 @@ class Writer:
                 puts,
                 fence,
                 SetData(progress, b"done", version=0),
-                Deadline(patience, self._runtime.clock),
+                Deadline(timeout, self._runtime.clock),
             )
         )
 
 
 @asynccontextmanager
 async def waiting(queue: zq.Queue[bytes], taken: list[str]) -> AsyncIterator[None]:
-    """Have a separate consumer session take whatever comes; what it has committed is in ``taken``."""
+    """Run a consumer in a separate session during the block; it appends the committed messages to ``taken``."""
     consumer = queue.consume()
 
     async def consume() -> None:
@@ -94,12 +94,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def taken_now(session: zq.QueueSession) -> list[str]:
     async with session.transaction(autocommit=False) as tx:
-        bodies = [one.body.decode() for one in await tx.take_many(session.queue("orders"), 100)]
+        bodies = [message.body.decode() for message in await tx.take_many(session.queue("orders"), 100)]
         await tx.commit()
     return bodies
 
 
-async def test_a_batch_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_batch_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     zookeeper: str, queue_root: str
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
@@ -107,7 +107,7 @@ async def test_a_batch_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile
         fence = await writer.begin()
         await writer.put(fence, "first")
         await orders.configure(zq.QueueConfig(max_size=1))
-        putting = asyncio.create_task(writer.put(fence, "second", patience=30))
+        putting = asyncio.create_task(writer.put(fence, "second", timeout=30))
         await asyncio.sleep(0.5)
         assert not putting.done()
         await orders.configure(zq.QueueConfig(max_size=2))
@@ -124,7 +124,7 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
             fence = await writer.begin()
             await writer.put(fence, "a", "b")
             await writer.put(fence, "urgent", priority=-5)
-            # Several: of some, another session takes the first turn, and does not come.
+            # Several messages, since some are first left to another session, which does not take them.
             await writer.put(fence, *(soon := [f"soon {number}" for number in range(8)]), delay=0.1)
             await session.queue("orders").put(b"plain")
             await until(lambda: "plain" in taken)
@@ -142,7 +142,7 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
 async def test_a_listing_that_is_repeated_shows_no_message_of_a_batch_that_has_begun_meanwhile(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost connection ends the listing of the items, and the locks are listed before it is repeated."""
+    """A lost connection interrupts the listing of the items; the locks are listed before it is repeated."""
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         writer = Writer(session)
         await writer.put(await writer.begin(), "before")
@@ -193,7 +193,7 @@ async def test_purge_cancel_and_release_claims_do_not_affect_a_pending_batch(zoo
         assert await queue.admin.release_claims() == 0
         await session.admin.clean("orders")
         diagnosis = await session.admin.diagnose("orders")
-        assert "lock" not in str([str(one) for one in diagnosis.findings]).lower()
+        assert "lock" not in str([str(finding) for finding in diagnosis.findings]).lower()
         assert (await queue.stats()).size == 2
         await writer.staging.complete(0)
         assert await taken_now(session) == ["a"]
@@ -211,17 +211,17 @@ async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookee
         stats = await session.queue("orders").stats()
         assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
-            await writer.begin(1)  # a task that comes too late
-        again = await writer.begin(1, "second")
-        assert again.stage != late.stage
-        await writer.put(again, "a")
+            await writer.begin(1)  # a task that is too late
+        second = await writer.begin(1, "second")
+        assert second.stage != late.stage
+        await writer.put(second, "a")
         await writer.staging.complete(1)
         assert await writer.staging.begin(1, "third") is None
         assert await writer.staging.begin(0, "third") is None
-        await writer.staging.complete(1)  # told twice
+        await writer.staging.complete(1)  # completing twice has no effect
         assert await taken_now(session) == ["a"]
         with pytest.raises(FencedError):
-            await writer.put(again, "again")
+            await writer.put(second, "again")
 
 
 async def test_a_batch_is_neither_begun_nor_skipped_while_a_later_one_is_incomplete(
@@ -369,7 +369,8 @@ async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
         node = await core_of(session).zookeeper.read(fence.path)
         record = WriterRecord.decode(node.data)
         assert record is not None
-        half = replace(record, stage=None, aborted=(fence.stage,))  # who gave it up died here
+        # As if the session had died while it abandoned the batch.
+        half = replace(record, stage=None, aborted=(fence.stage,))
         await core_of(session).zookeeper.multi([SetData(fence.path, half.encode())])
         await busy.put(await busy.begin(), "d")
         await session.admin.clean("orders")
@@ -392,13 +393,15 @@ async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without
         await session.queue("orders").put(b"seen")
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 4
-        told = [one for one in (await session.admin.diagnose("orders")).findings if "staged" in one.text]
-        assert sorted(one.text.partition(" invisible")[0] for one in told) == [
+        findings = [
+            finding for finding in (await session.admin.diagnose("orders")).findings if "staged" in finding.text
+        ]
+        assert sorted(finding.text.partition(" invisible")[0] for finding in findings) == [
             "1 staged message of 'write nightly' is",
             "2 staged messages of 'write run' are",
         ]
-        assert all("ledgers discard orders" in one.advice for one in told)
-        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # a day later
+        assert all("ledgers discard orders" in finding.advice for finding in findings)
+        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # as if a day had passed
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         with pytest.raises(zq.NotCommittedError):
@@ -429,7 +432,7 @@ async def test_a_put_of_a_batch_whose_znodes_an_acl_denies_is_refused_as_access_
 async def test_a_group_whose_held_message_this_user_may_not_write_is_not_released_by_force(
     zookeeper: str, queue_root: str, server_view: Observer
 ) -> None:
-    """Its holder asserts that message, not the older one of a batch that was pending, and would not notice."""
+    """The holder asserts the held message, not the older one of a pending batch, so it would not notice a release."""
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         orders = session.queue("orders")
         writer = Writer(session)

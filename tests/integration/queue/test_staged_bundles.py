@@ -1,4 +1,4 @@
-"""Pending batches on a queue with bundles: stored in few znodes, and seen as a whole or not at all."""
+"""Pending batches on a queue with bundles: stored in few znodes, and visible as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS = [body.decode() for body in BODIES]
 
 @pytest.fixture
 async def writer(session: zq.QueueSession) -> Writer:
-    """A writer on a queue with bundles, which is empty."""
+    """A writer on an empty queue with bundles."""
     await bundled(session, [])
     return Writer(session, "jobs")
 
@@ -163,8 +163,8 @@ async def test_of_two_attempts_at_once_the_second_stores_nothing(
     await core_of(session).zookeeper.multi([Create(f"{writer.staging.path}/p0")])
     for attempt in attempts:
         attempt.made = True
-    outcomes = await asyncio.gather(*(one.put(fence, *TEXTS) for one in attempts), return_exceptions=True)
-    assert [type(one) for one in outcomes if one is not None] == [OvertakenError] * 2
+    outcomes = await asyncio.gather(*(attempt.put(fence, *TEXTS) for attempt in attempts), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes if outcome is not None] == [OvertakenError] * 2
     assert len(await stored.bundles()) == 2
     await writer.staging.complete(0)
     assert sorted(await drain(other, other.queue("jobs"))) == sorted(BODIES)

@@ -18,7 +18,7 @@ EU, US = zq.Filter("region", "eq", "eu"), zq.Filter("region", "eq", "us")
 
 
 async def record_of(view: Observer, root: str, text: str) -> str:
-    """The path of the record whose tags have this text."""
+    """Return the path of the record whose tags contain this text."""
     folder = f"{root}/jobs/filters"
     [path] = [
         f"{folder}/{name}"
@@ -56,7 +56,7 @@ async def test_consumers_of_other_tags_continue_with_a_warning_and_the_doctor_re
             message = await tx.take(other.queue("jobs"), timeout=None, filters=EU)
             assert message is not None
             assert message.body == b"eu"
-        async with other.transaction() as tx:  # it waits, and is told of what comes
+        async with other.transaction() as tx:  # the take waits, and watches report new messages
             waiting = asyncio.ensure_future(tx.take(other.queue("jobs"), timeout=None, filters=AnyRegion))
             await asyncio.sleep(0.5)
             await jobs.put(b"eu again", tags={"region": "eu"})

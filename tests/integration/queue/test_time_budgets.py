@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
-#: The most lanes that a configuration may ask for.
+#: The maximum number of lanes of a configuration.
 WIDEST = json.dumps({"shards": 1024, "width": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}).encode()
 
 
@@ -98,9 +98,9 @@ async def test_a_diagnosis_that_runs_out_of_time_names_the_parts_it_has_not_chec
     assert (before.name, before.size, before.complete) == ("before", 1, True)
     assert (cut.name, cut.complete, cut.consumers) == ("wide", False, 0)
     assert 2000 < cut.lanes_left < 4096
-    assert (cut.orphan_locks, cut.orphan_metas) == ([], ())  # of what was not listed, nothing is said
-    seen = [*(queue.name for queue in rest), *diagnosis.unexamined]
-    assert seen == ["after"]  # which the held connection may not answer in time
+    assert (cut.orphan_locks, cut.orphan_metas) == ([], ())  # no findings about lanes that were not listed
+    unchecked = [*(queue.name for queue in rest), *diagnosis.unexamined]
+    assert unchecked == ["after"]  # the held connection may not answer in time for this queue
     texts = [finding.text for finding in diagnosis.findings if finding.subject == "wide"]
     assert any("within the time budget" in text and "lanes were not listed" in text for text in texts)
 
@@ -111,13 +111,13 @@ async def test_queues_skipped_for_lack_of_time_are_named(
     for name in ("a", "b", "c"):
         await session.queue(name).put(b"1")
     other = await open_session(zookeeper_proxy.hosts)
-    # 40 round trips are measured first, so the time is over before the first queue.
+    # The diagnosis measures 40 round trips first, so the budget ends before the first queue.
     diagnosis = await other.admin.diagnose("a", "b", "c", budget=0.001)
     assert [*(queue.name for queue in diagnosis.queues), *diagnosis.unexamined] == ["a", "b", "c"]
     assert not diagnosis.complete
     assert diagnosis.count(Severity.ERROR) == 0
-    (told,) = (finding for finding in diagnosis.findings if finding.subject == "queues")
-    assert told.text == "3 were not checked within the time budget: a, b, c"
+    (skipped,) = (finding for finding in diagnosis.findings if finding.subject == "queues")
+    assert skipped.text == "3 were not checked within the time budget: a, b, c"
 
 
 @pytest.mark.parametrize("budget", [0, -1, "10", float("nan")])

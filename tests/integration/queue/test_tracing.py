@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """The spans that have been exported so far, by name."""
+    """The spans that were exported so far, by name."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -79,7 +79,7 @@ def spans() -> Iterator[Spans]:
 
 @pytest.fixture
 async def traced(zookeeper: str, queue_root: str, spans: Spans) -> AsyncIterator[zq.QueueSession]:
-    """A session that is followed."""
+    """A session with tracing."""
     tracing = OpenTelemetry(spans.provider)
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20, tracing=tracing) as session:
         yield session
@@ -88,7 +88,7 @@ async def traced(zookeeper: str, queue_root: str, spans: Spans) -> AsyncIterator
 async def _handled(
     queue: zq.Queue[bytes], session: zq.QueueSession, handler: Callable[[zq.Delivery[bytes]], Any]
 ) -> None:
-    """Have a listener handle what there is."""
+    """Run a listener until it has handled all messages."""
 
     async def done() -> bool:
         return await queue.size() == 0
@@ -99,10 +99,10 @@ async def _handled(
 
 async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    seen: list[int] = []
+    trace_ids: list[int] = []
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        seen.append(trace.get_current_span().get_span_context().span_id)
+        trace_ids.append(trace.get_current_span().get_span_context().span_id)
         if delivery.attempt == 1:
             msg = "not yet"
             raise RuntimeError(msg)
@@ -122,7 +122,7 @@ async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, s
     }
     failed, passed = spans.all("process jobs")
     assert [failed.kind, passed.kind] == [SpanKind.CONSUMER] * 2
-    assert seen == [_id(failed), _id(passed)]
+    assert trace_ids == [_id(failed), _id(passed)]
     assert {_trace(failed), _trace(passed)} == {_trace(sent)}
     for process in (failed, passed):
         assert process.parent is not None
@@ -149,7 +149,7 @@ async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, s
 
 
 class OutOfStockError(Exception):
-    """An error of the program's own."""
+    """An error class of the program."""
 
 
 def _outcomes(spans: list[ReadableSpan]) -> list[Any]:
@@ -186,7 +186,7 @@ async def test_each_failed_attempt_has_its_rollback_in_its_span_and_its_true_out
         assert "messaging.batch.message_count" not in _attributes(span)
     tracing = core_of(traced).tracing
     assert isinstance(tracing, OpenTelemetry)
-    assert (tracing._handled, tracing._committing) == ({}, {}), "nothing is kept of what is over"
+    assert (tracing._handled, tracing._committing) == ({}, {}), "no state of ended spans is left"
 
 
 async def test_a_reject_is_a_commit_in_the_span_of_its_handler_that_ends_as_a_dead_letter(
@@ -252,23 +252,23 @@ async def test_a_batch_settles_each_of_its_messages_in_one_span(traced: zq.Queue
     assert {_id(first), _id(last)} == set(_parents(settled))
 
 
-async def test_a_loop_handles_each_message_in_a_span_of_its_own(traced: zq.QueueSession, spans: Spans) -> None:
+async def test_a_loop_handles_each_message_in_its_own_span(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs")
     first, second = await jobs.put_many([b"1", b"2"])
-    seen: list[int] = []
+    span_ids: list[int] = []
     async with jobs.consume(until_idle=0) as deliveries:
         async for _delivery in deliveries:
-            seen.append(trace.get_current_span().get_span_context().span_id)  # noqa: PERF401 - in the loop's body
+            span_ids.append(trace.get_current_span().get_span_context().span_id)  # noqa: PERF401 - it must run in the body of the loop
     assert not trace.get_current_span().get_span_context().is_valid
 
     sent = spans.one("send jobs")
     assert _attributes(sent)["messaging.batch.message_count"] == 2
     processed = spans.all("process jobs")
-    assert seen == [_id(span) for span in processed]
+    assert span_ids == [_id(span) for span in processed]
     assert [_attributes(span)["messaging.message.id"] for span in processed] == [first, second]
     assert [_linked(span) for span in processed] == [[_id(sent)]] * 2
-    assert [span.parent and span.parent.span_id for span in spans.all("commit jobs")] == seen
-    assert _outcomes(processed) == ["committed"] * 2, "a commit that is in flight when the loop goes on is waited for"
+    assert [span.parent and span.parent.span_id for span in spans.all("commit jobs")] == span_ids
+    assert _outcomes(processed) == ["committed"] * 2, "a span ends only after the commit of its message"
 
 
 async def test_a_loop_that_is_left_with_an_error_ends_its_span_with_it(traced: zq.QueueSession, spans: Spans) -> None:
@@ -308,17 +308,17 @@ async def test_a_transaction_receives_creates_and_commits(traced: zq.QueueSessio
             assert await tx.take(jobs) is not None
             assert len(await tx.take_many(jobs, 2)) == 2
             tx.put("results", b"done")
-    one, two = spans.all("receive jobs")
-    assert one.kind is SpanKind.CLIENT
-    assert "messaging.message.id" in _attributes(one)
-    assert _attributes(two)["messaging.batch.message_count"] == 2
+    single, batch = spans.all("receive jobs")
+    assert single.kind is SpanKind.CLIENT
+    assert "messaging.message.id" in _attributes(single)
+    assert _attributes(batch)["messaging.batch.message_count"] == 2
     sent = _id(spans.one("send jobs"))
-    assert (_linked(one), _linked(two)) == ([sent], [sent, sent])
+    assert (_linked(single), _linked(batch)) == ([sent], [sent, sent])
     commit = spans.one("commit")
     assert _attributes(commit)["messaging.aiozkqueue.transaction.id"] == tx.id
     assert _attributes(commit)["messaging.batch.message_count"] == 4
     inside = work.get_span_context().span_id
-    for span in (one, two, commit, spans.one("create results")):
+    for span in (single, batch, commit, spans.one("create results")):
         assert (span.parent and span.parent.span_id) == inside
 
 
@@ -343,7 +343,7 @@ async def test_an_existing_context_in_the_headers_is_kept(traced: zq.QueueSessio
 
 
 async def test_a_message_posted_by_a_bus_is_traced_too(traced: zq.QueueSession, spans: Spans) -> None:
-    from pydantic import BaseModel  # noqa: PLC0415 - for this test alone
+    from pydantic import BaseModel  # noqa: PLC0415 - needed only by this test
 
     class Event(BaseModel):
         id: int
@@ -361,7 +361,7 @@ async def test_a_program_without_tracing_set_up_is_not_traced(open_session: Open
     assert dict(message.headers) == {}
 
 
-# Puts or handles a message and prints what is exported, as a program would that knows nothing of this but its provider.
+# A user's program, which only sets up a provider: it puts or handles a message and prints the exported spans.
 PROGRAM = """
 import asyncio, json, os, sys
 from opentelemetry import trace

@@ -65,7 +65,7 @@ async def test_transaction_warns_of_undecided_takes_or_puts_only_on_a_clean_exit
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         async with session.transaction(autocommit=False):
-            pass  # nothing was decided, nothing is undone
+            pass  # nothing to commit or to roll back
         async with session.transaction(autocommit=False) as tx:
             tx.put("jobs", b"1")
             await tx.rollback()
@@ -130,7 +130,7 @@ async def test_a_refused_commit_names_the_message_that_was_lost(
 async def test_a_cancelled_take_does_not_release_the_claims_of_a_commit_in_progress(
     session: zq.QueueSession, locks: Locks
 ) -> None:
-    """A transaction is not for several tasks; whoever lets two use it loses no message and no session by it."""
+    """Two tasks may not share a transaction; a program that does so loses neither messages nor its session."""
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
     async with session.transaction(autocommit=False) as tx:
@@ -269,24 +269,24 @@ async def test_reject_and_release_take_effect_with_the_commit(session: zq.QueueS
     assert good.id not in {message.id for message in await jobs.peek()}
 
 
-# What a commit tells
+# Outcomes of commits
 
 
 async def test_the_outcome_of_a_commit_that_timed_out_is_known_later(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts)
-    await worker.queue("jobs").put(b"1")  # its commit slot is ready
+    await worker.queue("jobs").put(b"1")  # creates its commit slot
     async with worker.transaction(autocommit=False) as tx:
         await tx.take(worker.queue("jobs"))
         zookeeper_proxy.stall()
         with pytest.raises(zq.OutcomeUnknownError, match=r"session\.outcome") as raised:
             await tx.commit(timeout=0.3)
         assert raised.value.transaction_id == tx.id
-        seen = [tx.outcome, await worker.outcome(tx.id, timeout=0.1)]
+        outcomes = [tx.outcome, await worker.outcome(tx.id, timeout=0.1)]
         zookeeper_proxy.heal()
-        seen += [await worker.outcome(tx.id), tx.outcome]
-    assert seen == [zq.Outcome.UNKNOWN] * 2 + [zq.Outcome.COMMITTED] * 2
+        outcomes += [await worker.outcome(tx.id), tx.outcome]
+    assert outcomes == [zq.Outcome.UNKNOWN] * 2 + [zq.Outcome.COMMITTED] * 2
     assert await session.queue("jobs").size() == 0
 
 
@@ -313,7 +313,7 @@ async def test_a_commit_without_a_connection_ends_within_its_timeout(
     async def unlocked() -> bool:
         return await locks() == []
 
-    await eventually(unlocked, 30)  # the release is sent when there is a connection
+    await eventually(unlocked, 30)  # the release is sent once there is a connection
 
 
 async def test_the_outcome_of_any_transaction_of_the_session_can_be_asked(session: zq.QueueSession) -> None:
@@ -341,21 +341,21 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
         assert message is not None
         await expire(session)
         async with other.transaction() as later:
-            again = await later.take(other.queue("jobs"), timeout=30)
-            assert again is not None
-            assert again.id == message.id
+            redelivered = await later.take(other.queue("jobs"), timeout=30)
+            assert redelivered is not None
+            assert redelivered.id == message.id
             with pytest.raises(zq.SessionExpiredError):
                 await tx.take(jobs)
             with pytest.raises(zq.SessionExpiredError):
                 await tx.commit()
             await tx.rollback()
-            assert await locks() == [f"lock-{message.id}"]  # the other's
-    async with session.transaction() as tx:  # the session itself goes on
+            assert await locks() == [f"lock-{message.id}"]  # the lock of the other session
+    async with session.transaction() as tx:  # the session continues
         tx.put("jobs", b"2")
     assert [message.value for message in await jobs.peek()] == [b"2"]
 
 
-# Puts beside a transaction
+# Puts outside the transaction
 
 
 async def test_a_direct_put_inside_an_open_transaction_is_immediate_and_warns(session: zq.QueueSession) -> None:
@@ -389,7 +389,7 @@ async def test_closing_a_session_releases_its_messages(
         tx = await closing.transaction(autocommit=False).__aenter__()
         await tx.take_many(closing.queue("jobs"), 2)
 
-    await no_locks(locks, 15)  # long before the session would end by itself
+    await no_locks(locks, 15)  # long before the session would time out
     assert {(await take_one(session)).value, (await take_one(session)).value} == {b"1", b"2"}
 
 
@@ -430,7 +430,7 @@ async def test_many_commits_without_a_connection_all_end_within_their_timeouts(
 
 @pytest.mark.parametrize("count", [128, 500, 1000])
 async def test_take_many_returns_the_oldest_messages_in_order(session: zq.QueueSession, count: int) -> None:
-    """They are claimed in several batches at a time, and none is let go of to be taken again behind others."""
+    """They are claimed in several concurrent batches, and no message is released and taken again after later ones."""
     queue = session.queue("jobs")
     bodies = [b"%04d" % number for number in range(1100)]
     await queue.put_many(bodies)

@@ -1,4 +1,4 @@
-"""A message that the user may not read: operators' calls process the others and name this one."""
+"""A message that the user may not read: operators' calls process the other messages and name this one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def sealed_among(
     session: zq.QueueSession, view: Observer, root: str, bodies: list[bytes], folder: str = "items"
 ) -> str:
-    """Put messages, the first of which nobody but somebody else may read; return its id."""
+    """Put messages, the first of which only another user may read; return its id."""
     [first, *_] = await session.queue("jobs").put_many(bodies)
     if folder == "dlq":
         async with session.transaction() as tx:
@@ -30,7 +30,7 @@ async def sealed_among(
     return first
 
 
-def told(caplog: pytest.LogCaptureFixture, message_id: str) -> bool:
+def is_logged(caplog: pytest.LogCaptureFixture, message_id: str) -> bool:
     return any(message_id in record.getMessage() for record in caplog.records)
 
 
@@ -40,7 +40,7 @@ async def test_peek_skips_unreadable_messages_and_reports_them(
     sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b", b"c"])
     jobs = session.queue("jobs")
     assert [message.body for message in await jobs.peek(2)] == [b"a", b"b"]
-    assert told(caplog, sealed)
+    assert is_logged(caplog, sealed)
     assert [message.body for message in await jobs.peek()] == [b"a", b"b", b"c"]
 
 
@@ -112,7 +112,7 @@ async def test_dead_letters_are_listed_and_redriven_despite_an_unreadable_one(
     sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b"], "dlq")
     letters = session.queue("jobs").dead_letters
     assert sorted([letter.body for letter in await letters.peek(2)]) == [b"a", b"b"]
-    assert told(caplog, sealed)
+    assert is_logged(caplog, sealed)
     with pytest.raises(PartlyDeniedError, match=sealed) as raised:
         await letters.redrive()
     assert raised.value.done == 2

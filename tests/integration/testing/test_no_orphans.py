@@ -33,7 +33,7 @@ _WAIT = "time.sleep(60)"
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it runs; in a container without an init the dead stay as zombies."""
+    """Return whether a process runs; in a container without an init, ended processes stay zombies."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -41,7 +41,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 class Parent:
-    """A process that has started servers."""
+    """A process that starts servers."""
 
     def __init__(self, *, size: int = 1, fork: bool = False, then: str = _WAIT) -> None:
         script = _PARENT.format(size=size, fork=fork, then=then)
@@ -52,7 +52,7 @@ class Parent:
         self.servers = [int(pid) for pid in pids]
         self.family: list[psutil.Process] = []
         for pid in self.servers:
-            with suppress(psutil.NoSuchProcess):  # it may have gone with its parent already
+            with suppress(psutil.NoSuchProcess):  # it may already have ended with its parent
                 self.family.append(psutil.Process(pid))
 
     def supervisors(self) -> list[int]:

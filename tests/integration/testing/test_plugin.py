@@ -133,8 +133,8 @@ _SETTINGS = """
 filterwarnings = error
 asyncio_default_fixture_loop_scope = function
 """
-# Of the plugins that are installed here, and by few users, those that take long to import.
-_OURS_ALONE = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
+# Installed plugins that few users have and that take long to import.
+_NO_SLOW = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
 _NEEDS_A_SERVER = "def test_it(zookeeper): print('HOSTS', zookeeper)"
 _TIMES_THE_QUESTION = """
 import time
@@ -160,12 +160,12 @@ for name in {hidden!r}:
 def run(
     folder: Path, test: str, *arguments: str, conftest: str = "", settings: str = _SETTINGS, **environment: str
 ) -> str:
-    """What a pytest run of a project with this one test file prints."""
+    """Return the output of a pytest run of a project with this one test file."""
     (folder / "test_users.py").write_text(test)
     (folder / "conftest.py").write_text(conftest)
     (folder / "pytest.ini").write_text(settings)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *_OURS_ALONE, "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
+        [sys.executable, "-m", "pytest", *_NO_SLOW, "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
         cwd=folder,
         env={"PATH": "/nowhere", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **environment},
         stdout=subprocess.PIPE,
@@ -181,51 +181,51 @@ def test_a_users_project_gets_a_server_a_root_and_a_proxy_without_any_setup(tmp_
 
 
 def test_the_server_named_in_the_environment_has_precedence(tmp_path: Path) -> None:
-    told = run(tmp_path, _NEEDS_A_SERVER, AIOZKQUEUE_ZOOKEEPER="zk.example:2181", DOCKER_HOST="unix:///nowhere")
-    assert "HOSTS zk.example:2181" in told
+    output = run(tmp_path, _NEEDS_A_SERVER, AIOZKQUEUE_ZOOKEEPER="zk.example:2181", DOCKER_HOST="unix:///nowhere")
+    assert "HOSTS zk.example:2181" in output
 
 
 def test_a_test_without_any_server_is_skipped_and_says_what_to_install(tmp_path: Path) -> None:
-    told = run(tmp_path, _NEEDS_A_SERVER, conftest=_HIDE.format(hidden=("pyspark",)))
-    assert "1 skipped" in told
-    assert "pip install 'aiozkqueue[embedded]'" in told
-    assert "AIOZKQUEUE_ZOOKEEPER is not set" in told
+    output = run(tmp_path, _NEEDS_A_SERVER, conftest=_HIDE.format(hidden=("pyspark",)))
+    assert "1 skipped" in output
+    assert "pip install 'aiozkqueue[embedded]'" in output
+    assert "AIOZKQUEUE_ZOOKEEPER is not set" in output
 
 
 def test_a_docker_engine_that_does_not_answer_does_not_block_the_tests(tmp_path: Path) -> None:
-    # An address that swallows what is sent to it. How long the server takes after that is the machine's affair.
-    told = run(tmp_path, _NEEDS_A_SERVER, conftest=_TIMES_THE_QUESTION, DOCKER_HOST="tcp://192.0.2.1:2375")
-    assert "1 passed" in told
-    (asked,) = re.findall(r"ASKED FOR ([\d.]+) s", told)
+    # An address that never answers. Only the time of the question is measured, not the start of the server.
+    output = run(tmp_path, _NEEDS_A_SERVER, conftest=_TIMES_THE_QUESTION, DOCKER_HOST="tcp://192.0.2.1:2375")
+    assert "1 passed" in output
+    (asked,) = re.findall(r"ASKED FOR ([\d.]+) s", output)
     assert float(asked) < 15
 
 
 def test_the_plugin_imports_no_other_package() -> None:
-    """It is loaded in every pytest run wherever the package is installed, whether or not that uses it."""
+    """Wherever the package is installed, every pytest run loads the plugin, even if it does not use it."""
     program = "import sys, pytest, pytest_asyncio; before = {*sys.modules}; import pytest_aiozkqueue as plugin"
     shown = subprocess.check_output([sys.executable, "-c", f"{program}; print(*{{*sys.modules}} - before)"], text=True)
     assert shown.split() == ["pytest_aiozkqueue"]
 
 
 def test_a_run_without_our_fixtures_does_not_import_the_package(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         "import sys\ndef test_it(): print('LOADED', [name for name in sys.modules if 'aiozkqueue' in name])",
     )
-    assert "LOADED ['pytest_aiozkqueue']" in told
+    assert "LOADED ['pytest_aiozkqueue']" in output
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_the_proxy_works_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str, zookeeper: str) -> None:
-    told = run(tmp_path, _USES_EVERYTHING, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER=zookeeper)
-    assert "4 passed" in told, told
+    output = run(tmp_path, _USES_EVERYTHING, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "4 passed" in output, output
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_a_users_tests_run_on_the_simulator_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    told = run(tmp_path, _USES_THE_QUEUE, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER="nobody.invalid:1")
-    assert "5 passed" in told, told
-    assert "KIND SimulatedServer" in told
+    output = run(tmp_path, _USES_THE_QUEUE, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER="nobody.invalid:1")
+    assert "5 passed" in output, output
+    assert "KIND SimulatedServer" in output
 
 
 @pytest.mark.parametrize("kind", ["simulator", "server"])
@@ -234,14 +234,14 @@ def test_async_fixtures_are_on_the_loop_of_the_test_whatever_its_scope(
     tmp_path: Path, default: str, kind: str, zookeeper: str
 ) -> None:
     settings = f"{_SETTINGS}asyncio_default_test_loop_scope = {default}\n"
-    told = run(tmp_path, _USES_WIDER_LOOPS, f"--aiozkqueue={kind}", settings=settings, AIOZKQUEUE_ZOOKEEPER=zookeeper)
-    assert "7 passed" in told, told
+    output = run(tmp_path, _USES_WIDER_LOOPS, f"--aiozkqueue={kind}", settings=settings, AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "7 passed" in output, output
 
 
 def test_one_switch_runs_the_same_tests_on_a_real_server(tmp_path: Path, zookeeper: str) -> None:
-    told = run(tmp_path, _USES_THE_QUEUE, "--aiozkqueue=server", AIOZKQUEUE_ZOOKEEPER=zookeeper)
-    assert "5 passed" in told, told
-    assert "KIND RealServer" in told
+    output = run(tmp_path, _USES_THE_QUEUE, "--aiozkqueue=server", AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "5 passed" in output, output
+    assert "KIND RealServer" in output
 
 
 def test_the_switch_can_be_set_for_a_project_and_overridden_for_a_run(tmp_path: Path, zookeeper: str) -> None:
@@ -252,13 +252,13 @@ def test_the_switch_can_be_set_for_a_project_and_overridden_for_a_run(tmp_path: 
 
 
 def test_the_error_for_an_unknown_switch_value_names_the_valid_ones(tmp_path: Path) -> None:
-    told = run(tmp_path, "def test_it(queue_server): pass", settings=f"{_SETTINGS}aiozkqueue_server = cloud\n")
-    assert "aiozkqueue_server = 'cloud': give 'simulator' or 'server'" in told
+    output = run(tmp_path, "def test_it(queue_server): pass", settings=f"{_SETTINGS}aiozkqueue_server = cloud\n")
+    assert "aiozkqueue_server = 'cloud': give 'simulator' or 'server'" in output
 
 
 def test_an_anyio_test_gets_its_session_on_the_anyio_loop_despite_pytest_asyncio(tmp_path: Path) -> None:
-    told = run(tmp_path, _USES_ANYIO, "--asyncio-mode=strict")
-    assert "1 passed" in told, told
+    output = run(tmp_path, _USES_ANYIO, "--asyncio-mode=strict")
+    assert "1 passed" in output, output
 
 
 def test_the_anyio_plugin_runs_the_fixtures_without_pytest_asyncio(tmp_path: Path) -> None:
@@ -266,23 +266,25 @@ def test_the_anyio_plugin_runs_the_fixtures_without_pytest_asyncio(tmp_path: Pat
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     plugins = ["-p", "hide", "-p", "pytest_aiozkqueue", "-p", "anyio.pytest_plugin"]
     settings = "[pytest]\nfilterwarnings = error\n"
-    told = run(tmp_path, _USES_ANYIO, *plugins, settings=settings, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=path)
-    assert "1 passed" in told, told
+    output = run(
+        tmp_path, _USES_ANYIO, *plugins, settings=settings, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=path
+    )
+    assert "1 passed" in output, output
 
 
 def test_the_error_for_a_test_that_no_plugin_runs_says_what_to_do(tmp_path: Path) -> None:
-    told = run(tmp_path, "def test_it(queue_session): pass")
-    assert "queue_session is for async tests that pytest-asyncio or anyio's plugin runs" in told
-    assert "queue_server" in told
+    output = run(tmp_path, "def test_it(queue_session): pass")
+    assert "queue_session is for async tests that pytest-asyncio or anyio's plugin runs" in output
+    assert "queue_server" in output
 
 
 def test_the_traceback_of_a_failed_assertion_ends_at_the_users_own_line(tmp_path: Path) -> None:
     calls = 'await testing.assert_put(queue_session.queue("parcels"), b"1")'
-    told = run(
+    output = run(
         tmp_path,
         f"from aiozkqueue import testing\nasync def test_it(queue_session):\n    {calls}\n",
         "--asyncio-mode=auto",
     )
-    assert "queue 'parcels' has no message that is b'1'" in told
-    assert f">       {calls}" in told or f">   {calls}" in told
-    assert "assertions.py" not in told
+    assert "queue 'parcels' has no message that is b'1'" in output
+    assert f">       {calls}" in output or f">   {calls}" in output
+    assert "assertions.py" not in output

@@ -20,7 +20,7 @@ REFUSED = (OSError, asyncio.IncompleteReadError)
 
 @pytest.fixture(scope="module")
 def strict(certificates: Certificates) -> Iterator[EmbeddedZooKeeper]:
-    """A server that wants certificates of its clients."""
+    """A server that requires client certificates."""
     with EmbeddedZooKeeper(ServerOptions(tls=certificates.server_tls(client_certificate=True))) as server:
         yield server
 

@@ -25,19 +25,19 @@ async def root(zookeeper: str, queue_root: str) -> str:
 
 
 async def applied(zookeeper: str, path: str) -> bool:
-    """Whether the server has the path now, asked past the proxy."""
+    """Return whether the path exists on the server, bypassing the proxy."""
     async with session(zookeeper) as client:
         return await client.exists(path)
 
 
 def names(path: str) -> Callable[[Request], bool]:
-    """Match the requests that name this path."""
+    """Match the requests that contain this path."""
     return lambda request: text(path) in request.body
 
 
 async def becomes_applied(zookeeper: str, path: str) -> None:
     async with asyncio.timeout(30):
-        while not await applied(zookeeper, path):  # noqa: ASYNC110 -- it is another process that applies it
+        while not await applied(zookeeper, path):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 
@@ -76,7 +76,7 @@ async def test_a_fault_on_the_nth_request_leaves_earlier_requests_answered(
 async def test_only_the_pipelined_requests_before_the_lost_one_are_applied(
     zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str
 ) -> None:
-    """Also those that the server has not read when it sends its first replies."""
+    """The server may not have read all of them when it sends its first replies."""
     for attempt in range(10):
         zookeeper_proxy.lose_before(names(f"{root}/{attempt}-40"))
         async with session(zookeeper_proxy.hosts) as client:
@@ -136,7 +136,7 @@ async def test_frames_in_the_smallest_pieces_are_recognised(
 ) -> None:
     fault = zookeeper_proxy.lose_after(Opcode.CREATE)
     async with ZooKeeperProxy(zookeeper_proxy.hosts) as outer:
-        outer.cut_after(10_000, Direction.TO_SERVER)  # counts, and cuts nothing here
+        outer.cut_after(10_000, Direction.TO_SERVER)  # only counts bytes here, and cuts nothing
         async with session(outer.hosts) as client:
             with pytest.raises(LOST):
                 await client.create(f"{root}/a")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Opener(Protocol):
-    """`aiozkqueue.zookeeper.connect`, with what it opened closed at the end of the test."""
+    """Opens clients, and closes them at the end of the test."""
 
     async def __call__(self, hosts: str, **options: Any) -> ZooKeeperClient: ...
 
@@ -38,7 +38,7 @@ async def opened() -> AsyncIterator[Opener]:
 
 @pytest.fixture
 def end_session(zookeeper: str) -> Callable[[ZooKeeperClient], Any]:
-    """Ends a client's session at the server, by resuming it from elsewhere and closing it there."""
+    """Ends a client's session at the server: resumes it on another connection and closes it."""
 
     async def end(client: ZooKeeperClient) -> None:
         resumable = client._session._resumable

@@ -33,9 +33,9 @@ def reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 1) -> byte
 
 
 def close_elsewhere(hosts: str, session_id: int, password: bytes) -> None:
-    """End a session at the first of these servers, by resuming it on a separate connection and closing it there.
+    """End a session at the first of these servers: resume it on a separate connection and close it.
 
-    The loop stands still meanwhile: a client in it that heard of the one before the other would come back for it.
+    This blocks the loop on purpose, so that a client on it cannot reconnect between the two steps.
     """
     host, _, port = hosts.split(",", maxsplit=1)[0].rpartition(":")
     with socket.create_connection((host, int(port)), 60) as connection, suppress(ConnectionError):
@@ -45,7 +45,7 @@ def close_elsewhere(hosts: str, session_id: int, password: bytes) -> None:
 
 
 class Asked(NamedTuple):
-    """What a client says in its first packet."""
+    """The contents of a client's first packet."""
 
     last_zxid: int
     timeout: int
@@ -53,11 +53,11 @@ class Asked(NamedTuple):
 
 
 class Peer:
-    """One client's connection."""
+    """The connection of one client."""
 
     def __init__(self, number: int, length: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.number = number
-        self._length = length  # of the first packet, which has been read to see whether it is a command
+        self._length = length  # of the first packet, already read to recognise four-letter commands
         self._reader = reader
         self._writer = writer
 
@@ -70,7 +70,7 @@ class Peer:
         return Asked(last_zxid, timeout, session_id)
 
     async def request(self) -> tuple[int, int]:
-        """The next request's xid and opcode; pings are answered here."""
+        """Return the xid and opcode of the next request; answer pings."""
         while True:
             xid, opcode = struct.unpack_from(">ii", await self.packet())
             if opcode != 11:
@@ -78,13 +78,13 @@ class Peer:
             self.send(reply(-2))
 
     async def answer(self, body: bytes = b"", **fields: int) -> int:
-        """Answer the next request; its opcode."""
+        """Answer the next request; return its opcode."""
         xid, opcode = await self.request()
         self.send(reply(xid, body=body, **fields))
         return opcode
 
     async def keep_alive(self) -> None:
-        """Answer everything with nothing, until the client goes."""
+        """Answer each request with an empty body, until the client disconnects."""
         while True:
             await self.answer()
 

@@ -1,4 +1,4 @@
-"""Three servers: the client and its session move from one to another."""
+"""Three servers: the client and its session move between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _node_of(zk: ZooKeeperClient, ensemble: EmbeddedEnsemble) -> EmbeddedNode:
 
 
 async def _followers(ensemble: EmbeddedEnsemble) -> list[EmbeddedNode]:
-    """All but the leader, whether they answer at this moment or not."""
+    """Return all nodes except the leader, whether or not they answer now."""
     leader = await asyncio.to_thread(ensemble.leader)
     return [node for node in ensemble.nodes if node is not leader]
 
@@ -40,14 +40,14 @@ async def test_a_session_survives_the_death_of_its_follower(
     others = [node.hosts for node in zookeeper_ensemble.nodes if node is not follower]
     zk = await opened(follower.hosts + queue_root, session_timeout=60)
     await zk.multi([Create("/e", ephemeral=True)])
-    # Only now it hears of the others, so that it was on the follower for certain.
+    # The client gets the other servers only now, so it is connected to the follower.
     servers = (await opened(",".join([follower.hosts, *others])))._session.ensemble.servers
     zk._session.ensemble = zk._session.ensemble._replace(servers=servers)
     await asyncio.to_thread(follower.kill)
     try:
         began = time.monotonic()
         node = await zk.read("/e", generation=1)
-        assert time.monotonic() - began < 30  # long before silence would count as a loss
+        assert time.monotonic() - began < 30  # long before the timeout of a silent connection
         assert node.stat.ephemeral_owner == zk.session_id
     finally:
         await asyncio.to_thread(follower.start)
@@ -56,13 +56,13 @@ async def test_a_session_survives_the_death_of_its_follower(
 async def test_a_client_leaves_a_paused_server_within_the_session_timeout(
     zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
 ) -> None:
-    for _ in range(3):  # a machine that stands still may outlast the rest of a session: that is not the client's doing
+    for _ in range(3):  # repeated, since a stall of the machine may end the session
         zk = await opened(zookeeper_ensemble.hosts + queue_root, session_timeout=9.0)
         with suppress(SessionExpiredError):
             await _leaves_a_paused_server(zk, zookeeper_ensemble)
             return
         await zk.close()
-    pytest.fail("the session was over each time")
+    pytest.fail("the session ended each time")
 
 
 async def _leaves_a_paused_server(zk: ZooKeeperClient, zookeeper_ensemble: EmbeddedEnsemble) -> None:
@@ -79,7 +79,7 @@ async def _leaves_a_paused_server(zk: ZooKeeperClient, zookeeper_ensemble: Embed
     paused = _node_of(zk, zookeeper_ensemble)
     await asyncio.to_thread(paused.pause)
     try:
-        node = await asyncio.wait_for(zk.read("/e", generation=1), 30)  # of a session that is over it would raise
+        node = await asyncio.wait_for(zk.read("/e", generation=1), 30)  # raises if the session has ended
         assert node.stat.ephemeral_owner == zk.session_id
         assert _node_of(zk, zookeeper_ensemble) is not paused
     finally:

@@ -91,7 +91,7 @@ async def test_a_truncated_reply_is_a_connection_loss_at_once() -> None:
 
     async with ScriptedServer(script) as server:
         zk = await connect(server.hosts)
-        assert await asyncio.wait_for(zk.children("/"), 20) == []  # silence would count after 40
+        assert await asyncio.wait_for(zk.children("/"), 20) == []  # the timeout of a silent connection is 40 s
         await zk.close()
 
 
@@ -176,7 +176,7 @@ async def test_a_connection_that_sends_a_reply_byte_by_byte_is_closed() -> None:
         await zk.close()
 
 
-async def test_a_server_that_has_ended_its_stream_is_left_at_once_though_it_reads_nothing() -> None:
+async def test_a_client_leaves_a_server_that_has_ended_its_stream_and_reads_nothing_at_once() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(peer.number, timeout=60_000))
@@ -187,12 +187,13 @@ async def test_a_server_that_has_ended_its_stream_is_left_at_once_though_it_read
 
     async with ScriptedServer(script) as server:
         zk = await connect(server.hosts, session_timeout=60.0)
-        sent = [zk.multi([Create("/a", b"x" * 1_000_000)]) for _ in range(20)]  # more than the sockets hold
-        await asyncio.wait(sent, timeout=30)  # before silence would count as a loss
+        # More than the buffers of the sockets hold.
+        sent = [zk.multi([Create("/a", b"x" * 1_000_000)]) for _ in range(20)]
+        await asyncio.wait(sent, timeout=30)  # before the timeout of a silent connection
         assert {str(answer.exception()) for answer in sent if answer.done()} == {
             f"connection to {server.hosts} lost: closed by the server"
         }
-        zk._session.kill()  # the server would not answer the goodbye
+        zk._session.kill()  # the server does not answer a close
 
 
 @pytest.mark.parametrize("requests", [0, 1])
@@ -215,7 +216,7 @@ async def test_a_connection_that_carries_only_notifications_is_closed(requests: 
         for answer in waiting:
             with pytest.raises(ConnectionLossError, match="1 requests without an answer for"):
                 await answer
-        zk._session.kill()  # the server would not answer the goodbye
+        zk._session.kill()  # the server does not answer a close
 
 
 @pytest.mark.filterwarnings("ignore::aiozkqueue.errors.BlockedLoopWarning")
@@ -228,11 +229,11 @@ async def test_a_silent_connection_is_closed_although_the_loop_is_often_late() -
     async with ScriptedServer(script) as server, asyncio.timeout(30):
         zk = await connect(server.hosts, session_timeout=1.2)
         while zk.state is State.CONNECTED:
-            end = time.monotonic() + 0.25  # a timer is late by two twelfths of the session timeout
+            end = time.monotonic() + 0.25  # delays timers by about two twelfths of the session timeout
             while time.monotonic() < end:
                 pass
             await asyncio.sleep(0.01)
-        zk._session.kill()  # the server would not answer the goodbye
+        zk._session.kill()  # the server does not answer a close
 
 
 async def test_a_client_waits_for_a_long_reply_over_a_slow_connection() -> None:
@@ -244,7 +245,8 @@ async def test_a_client_waits_for_a_long_reply_over_a_slow_connection() -> None:
         peer.send(connected(1, timeout=1500))
         xid, _ = await peer.request()
         whole = reply(xid, body=body)
-        for begin in range(0, len(whole), 70_000):  # ten pieces, three times as long as silence is put up with
+        # Ten parts, which take three times as long as the timeout of a silent connection.
+        for begin in range(0, len(whole), 70_000):
             peer.send(whole[begin : begin + 70_000])
             await asyncio.sleep(0.3)
         await peer.keep_alive()

@@ -25,7 +25,7 @@ SIZE = sum(len(name) + 4 for name in NAMES)
 
 
 class Counting:
-    """Keeps nothing but how much has come."""
+    """Counts names without keeping them."""
 
     def __init__(self) -> None:
         self.names = self.pieces = 0
@@ -36,7 +36,7 @@ class Counting:
 
 
 class LoopTurns:
-    """Counts the names that each turn of the loop brings."""
+    """Counts the names that arrive in each turn of the loop."""
 
     def __init__(self) -> None:
         self.names: list[int] = []
@@ -79,7 +79,8 @@ def made(collectors: list[Keeping]) -> Callable[[], Keeping]:
 
 
 async def test_a_deep_listing_is_read_incrementally_and_again_after_a_loss(opened: Opener) -> None:
-    server = EmbeddedZooKeeper(ServerOptions(fsync=False))  # of its own: 100,000 deletions would take as long again
+    # A separate server, because 100,000 deletions would take as long as the test.
+    server = EmbeddedZooKeeper(ServerOptions(fsync=False))
     async with server, FaultProxy(server.hosts) as proxy:
         zk = await opened(server.hosts)
         await fill(zk)
@@ -88,7 +89,7 @@ async def test_a_deep_listing_is_read_incrementally_and_again_after_a_loss(opene
         tracemalloc.start()
         try:
             counted = await zk.children_into("/items", Counting)
-            assert tracemalloc.get_traced_memory()[1] < SIZE  # as names, it is three times that
+            assert tracemalloc.get_traced_memory()[1] < SIZE  # the list of names takes three times that
         finally:
             tracemalloc.stop()
         assert counted.names == len(NAMES)
@@ -96,7 +97,7 @@ async def test_a_deep_listing_is_read_incrementally_and_again_after_a_loss(opene
 
         turns = await zk.children_into("/items", LoopTurns)
         assert sum(turns.names) == len(NAMES)
-        assert max(turns.names) < 3000  # a read of the transport can bring three times that
+        assert max(turns.names) < 3000  # a read of the transport can contain three times that
 
         through_proxy = await opened(proxy.hosts)
         collectors: list[Keeping] = []

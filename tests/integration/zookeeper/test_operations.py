@@ -156,7 +156,7 @@ async def test_a_request_over_the_limit_is_refused_locally_and_keeps_the_connect
     room = zk.max_request - zk.request_size([Create("/a")])
     with pytest.raises(RequestTooLargeError, match=str(zk.max_request + 1)):
         await zk.multi([Create("/a", bytes(room + 1))])
-    assert await zk.multi([Create("/a", bytes(room))]) == ["/a"]  # to the byte: the server takes it
+    assert await zk.multi([Create("/a", bytes(room))]) == ["/a"]  # the server accepts a request of exactly the limit
     assert len((await zk.read("/a")).data) == room
     assert zookeeper_proxy.accepted == 1
     small = await opened(zookeeper_proxy.hosts + queue_root, max_request=1000)
@@ -168,8 +168,8 @@ async def test_watches_report_events_until_they_are_cancelled(zookeeper: str, qu
     zk = await opened(zookeeper + queue_root)
     plain: list[WatchEvent] = []
     deep: list[WatchEvent] = []
-    one = await zk.watch("/a", plain.append)
-    two = await zk.watch("/a", deep.append, recursive=True)
+    plain_watch = await zk.watch("/a", plain.append)
+    deep_watch = await zk.watch("/a", deep.append, recursive=True)
     await zk.multi([Create("/a")])
     await zk.multi([Create("/a/b"), SetData("/a/b", b"1")])
     assert {event.kind for event in plain} == {EventKind.CREATED, EventKind.CHILDREN}
@@ -178,15 +178,15 @@ async def test_watches_report_events_until_they_are_cancelled(zookeeper: str, qu
         (EventKind.CREATED, "/a/b"),
         (EventKind.CHANGED, "/a/b"),
     ]
-    two.cancel()
-    two.cancel()
-    told = len(deep)
+    deep_watch.cancel()
+    deep_watch.cancel()
+    reported = len(deep)
     plain.clear()
     await zk.multi([Create("/a/c")])
     assert plain == [WatchEvent(EventKind.CHILDREN, "/a")]
-    one.cancel()
+    plain_watch.cancel()
     await zk.multi([Create("/a/d")])
-    assert (len(plain), len(deep)) == (1, told)
+    assert (len(plain), len(deep)) == (1, reported)
 
 
 async def test_each_call_of_a_closed_client_raises(zookeeper: str, opened: Opener) -> None:
@@ -202,7 +202,7 @@ async def test_each_call_of_a_closed_client_raises(zookeeper: str, opened: Opene
 
 
 async def test_the_client_implements_the_protocol_that_the_queue_uses(zookeeper: str, opened: Opener) -> None:
-    zk: ZooKeeper = await opened(zookeeper)  # what is shown is shown by the type checkers
+    zk: ZooKeeper = await opened(zookeeper)  # type checkers check the annotation
     assert (zk.state, zk.generation) == (State.CONNECTED, 1)
     assert zk.last_zxid >= 0
 

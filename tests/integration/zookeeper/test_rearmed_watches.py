@@ -1,4 +1,4 @@
-"""Watches that are added and removed while the client arms its watches again on a new connection."""
+"""Watches that are added and removed while the client sets its watches again on a new connection."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from aiozkqueue.testing import Opcode
 from aiozkqueue.zookeeper import EventKind, State, WatchEvent, connect
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, frame, reply
 
-_MANY = 400  # of 1,000 bytes each, which is more than two requests carry
+_MANY = 400  # of 1,000 bytes each, more than fit into two requests
 CREATED = EventKind.CREATED.value
 
 
-async def test_watches_may_come_and_go_while_thousands_are_set_again() -> None:
+async def test_watches_can_be_added_and_removed_while_thousands_are_set_again() -> None:
     setting, changed = asyncio.Event(), asyncio.Event()
     opcodes = list[int]()
 
@@ -55,7 +55,7 @@ def event(kind: int, path: str) -> bytes:
     return frame(struct.pack(">iqiiii", -1, -1, 0, kind, 3, len(path)) + path.encode())
 
 
-async def test_a_watch_is_told_that_events_were_missed_before_it_hears_of_any_on_a_new_connection() -> None:
+async def test_a_watch_reports_missed_events_before_any_event_of_a_new_connection() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1, timeout=60_000))
@@ -65,7 +65,7 @@ async def test_a_watch_is_told_that_events_were_missed_before_it_hears_of_any_on
                 peer.drop()
                 return
             peer.send(reply(xid, body=bytes(80)))
-            if opcode == Opcode.SET_WATCHES2:  # the server has created znodes before it set the watches, and after it
+            if opcode == Opcode.SET_WATCHES2:  # znodes were created both before and after the server set the watches
                 peer.send(event(CREATED, "/items/3"))
             elif peer.number == 2 and opcode == Opcode.EXISTS:
                 peer.send(event(CREATED, "/items/4"))
@@ -75,6 +75,6 @@ async def test_a_watch_is_told_that_events_were_missed_before_it_hears_of_any_on
         events: asyncio.Queue[WatchEvent] = asyncio.Queue()
         await zk.watch("/items", events.put_nowait, recursive=True)
         await zk.exists("/")
-        told = [await asyncio.wait_for(events.get(), 30) for _ in range(2)]
-        assert told == [WatchEvent(EventKind.MISSED, "/items"), WatchEvent(EventKind.CREATED, "/items/4")]
+        received = [await asyncio.wait_for(events.get(), 30) for _ in range(2)]
+        assert received == [WatchEvent(EventKind.MISSED, "/items"), WatchEvent(EventKind.CREATED, "/items/4")]
         await zk.close()

@@ -42,10 +42,10 @@ async def test_tls_connects_when_the_certificate_matches_the_host_name(
 
 
 async def why_not(hosts: str, tls: ssl.SSLContext | None) -> str:
-    """Why no connection comes about; asked with more patience where the machine was too slow to find out."""
-    for patience in (0.5, 5, 50):
+    """Return why a connection fails; retry with a longer timeout if the machine was too slow to find out."""
+    for timeout in (0.5, 5, 50):
         with pytest.raises(ConnectionLossError) as lost:
-            await connect(hosts, tls=tls, connect_timeout=patience)
+            await connect(hosts, tls=tls, connect_timeout=timeout)
         if "no answer" not in str(lost.value):
             break
     return str(lost.value)
@@ -59,7 +59,8 @@ async def test_tls_refuses_a_server_with_another_name_or_an_untrusted_certificat
 
     known = ssl.create_default_context(cafile=secure_server.authorities)
     with monkeypatch.context() as patched:
-        patched.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
+        # The name resolves to this server, whose certificate does not have it.
+        patched.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)
         assert "not valid for 'bank.example'" in await why_not(f"bank.example:{secure_server.secure_port}", known)
     unknown = ssl.create_default_context()
     assert "CERTIFICATE_VERIFY_FAILED" in await why_not(f"localhost:{secure_server.secure_port}", unknown)
@@ -68,15 +69,15 @@ async def test_tls_refuses_a_server_with_another_name_or_an_untrusted_certificat
 async def test_tls_to_a_plain_port_fails_in_time_with_an_error_that_names_the_likely_cause(zookeeper: str) -> None:
     with pytest.raises(ConnectionLossError, match=zookeeper):
         await connect(zookeeper, tls=ssl.create_default_context(), connect_timeout=0.7, session_timeout=1.0)
-    told = await why_not(zookeeper, ssl.create_default_context())
+    error = await why_not(zookeeper, ssl.create_default_context())
     assert (
-        f"{zookeeper}: closed during the TLS handshake: a port without TLS, or a server at its maxClientCnxns?" in told
+        f"{zookeeper}: closed during the TLS handshake: a port without TLS, or a server at its maxClientCnxns?" in error
     )
 
 
 async def test_a_plain_connection_to_a_tls_port_fails_with_the_likely_cause(secure_server: SecureServer) -> None:
-    told = await why_not(f"localhost:{secure_server.secure_port}", None)
-    assert UNANSWERED in told
+    error = await why_not(f"localhost:{secure_server.secure_port}", None)
+    assert UNANSWERED in error
 
 
 @pytest.mark.parametrize("auth", [_ALICE, Auth.sasl("bob", "builder"), Auth.digest("carol", "pw")])
@@ -85,13 +86,13 @@ async def test_an_authenticated_client_owns_the_znodes_it_creates(
 ) -> None:
     owner = await opened(secure_server.hosts + queue_root, auth=[auth])
     await owner.multi([Create("/a", b"secret")])
-    stranger = await opened(secure_server.hosts, auth=[Auth.digest("mallory", "pw")])
+    unauthorized = await opened(secure_server.hosts, auth=[Auth.digest("mallory", "pw")])
     with pytest.raises(NoAuthError, match=f"{queue_root}/a"):
-        await stranger.read(f"{queue_root}/a")
+        await unauthorized.read(f"{queue_root}/a")
     with pytest.raises(NoAuthError):
-        await stranger.read_many([f"{queue_root}/a"])
-    again = await opened(secure_server.hosts + queue_root, auth=[auth])
-    assert (await again.read("/a")).data == b"secret"
+        await unauthorized.read_many([f"{queue_root}/a"])
+    same_user = await opened(secure_server.hosts + queue_root, auth=[auth])
+    assert (await same_user.read("/a")).data == b"secret"
 
 
 async def test_created_znodes_have_the_given_acls_the_chroot_included(
@@ -133,7 +134,7 @@ async def test_each_connection_sends_the_credentials_first(
         proxy.reset_connections()
         assert (await zk.read("/a", generation=1)).data == b"mine"
         assert proxy.requests[opcode] == 2 * sent
-        # A connection that goes between the credentials and the answer to them is tried again.
+        # A connection that is lost between the credentials and their reply is tried again.
         dropped = proxy.lose_after(opcode)
         proxy.reset_connections()
         assert (await zk.read("/a", generation=1)).data == b"mine"

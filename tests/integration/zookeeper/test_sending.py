@@ -1,4 +1,4 @@
-"""A multi that is sent until it is answered: lost before or after it is applied, cancelled; its session over."""
+"""A multi is sent until it is answered: lost before or after it is applied, cancelled, or with its session over."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def zk(zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener) -
 
 
 @pytest.fixture
-def ours(zk: ZooKeeperClient) -> Callable[[MultiError], Any]:
-    """Whether the znode holds the data of the request."""
+def applied_ours(zk: ZooKeeperClient) -> Callable[[MultiError], Any]:
+    """Return a function that tells whether the znode has the data of the request."""
 
     async def applied(refusal: MultiError) -> bool:
         assert isinstance(refusal.error, NodeExistsError)
@@ -52,25 +52,25 @@ async def test_a_multi_that_is_lost_before_it_is_applied_is_sent_again(
 
 
 async def test_a_multi_whose_reply_is_lost_is_known_to_be_applied(
-    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, ours: Callable[[MultiError], Any]
+    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, applied_ours: Callable[[MultiError], Any]
 ) -> None:
     zookeeper_proxy.lose_after(Opcode.MULTI)
-    assert await apply_until_answered(zk, [Create("/one", DATA)], applied=ours) == []
+    assert await apply_until_answered(zk, [Create("/one", DATA)], applied=applied_ours) == []
     assert (await zk.read("/one")).data == DATA
 
 
 async def test_a_refusal_after_a_lost_reply_is_raised_unless_the_stored_data_shows_the_request(
-    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, ours: Callable[[MultiError], Any]
+    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, applied_ours: Callable[[MultiError], Any]
 ) -> None:
     await zk.multi([Create("/one", b"of another client")])
-    for applied in (None, ours):
+    for applied in (None, applied_ours):
         zookeeper_proxy.lose_after(Opcode.MULTI)
         with pytest.raises(MultiError) as refusal:
             await apply_until_answered(zk, [Create("/one", DATA)], applied=applied)
         assert isinstance(refusal.value.error, NodeExistsError)
 
 
-async def test_a_refusal_without_a_lost_reply_is_raised_without_a_look(zk: ZooKeeperClient) -> None:
+async def test_a_refusal_without_a_lost_reply_is_raised_without_another_read(zk: ZooKeeperClient) -> None:
     await zk.multi([Create("/one", DATA)])
 
     async def applied(_: MultiError) -> bool:
@@ -117,7 +117,7 @@ async def test_a_cancelled_caller_sends_nothing_more(zk: ZooKeeperClient, zookee
     assert await zk.children("/") == ["s-0000000000"]
 
 
-async def test_a_change_of_what_was_read_is_read_again_after_a_lost_connection(
+async def test_a_change_is_computed_again_from_a_fresh_read_after_a_lost_connection(
     zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     await zk.multi([Create("/one", b"0")])

@@ -60,7 +60,7 @@ async def test_after_an_idle_connection_is_reset_the_next_call_succeeds_within_h
         node = await zk.read("/lock")
         times.append(time.monotonic() - began)
         assert (zk.session_id, zk.generation, node.stat.ephemeral_owner) == (session, 1, session)
-    assert min(times) < 0.5, times  # a machine that stood still is not the client's doing
+    assert min(times) < 0.5, times  # the minimum, since the machine may stall
 
 
 async def test_a_multi_pending_at_a_connection_loss_is_unknown_and_never_sent_again(
@@ -125,7 +125,7 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
 
     async def disturb() -> None:
         while True:
-            await progress.wait()  # on a slow machine too, a connection lasts until one of the writers has made a step
+            await progress.wait()  # so that a connection lasts until a writer makes progress, even on a slow machine
             progress.clear()
             await zk.wait_connected()
             await asyncio.sleep(chance.uniform(0, 0.05))
@@ -139,9 +139,9 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
         await asyncio.gather(*(write(writer) for writer in range(8)))
     disturbing.cancel()
     zookeeper_proxy.heal()
-    there = set(await zk.children("/"))
-    assert acknowledged <= there <= acknowledged | unknown
-    assert not unsent & there
+    stored = set(await zk.children("/"))
+    assert acknowledged <= stored <= acknowledged | unknown
+    assert not unsent & stored
     assert unknown
     assert (zk.session_id, zk.generation) == (session, 1)
 
@@ -153,10 +153,10 @@ async def test_a_session_ended_by_the_server_is_followed_by_the_next_generation(
     states, old = _states(zk), zk.session_id
     await zk.multi([Create("/e", ephemeral=True), Create("/p")])
     waiting = asyncio.create_task(zk.wait_connected(after=1))
-    of_the_old = asyncio.create_task(_lost(zk, 1))
+    lost = asyncio.create_task(_lost(zk, 1))
     await end_session(zk)
     assert await waiting == 2
-    await of_the_old
+    await lost
     assert states == [(State.SUSPENDED, 1), (State.LOST, 1), (State.CONNECTED, 2)]
     assert zk.session_id != old
     assert await zk.children("/") == ["p"]
@@ -181,8 +181,8 @@ async def test_only_the_server_ends_a_session(
     states = _states(zk)
     zookeeper_proxy.stall()
     await server_view.gone(f"{queue_root}/e")
-    await asyncio.sleep(0.5)  # and if it counted itself, it would have by now
-    assert states == [(State.SUSPENDED, 1)]  # given up in time to go elsewhere, and held on to ever since
+    await asyncio.sleep(0.5)  # a client with its own timer would report the end by now
+    assert states == [(State.SUSPENDED, 1)]  # it left the silent connection in time, and still has its session
     reading = asyncio.create_task(zk.read("/", generation=1))
     zookeeper_proxy.heal()
     with pytest.raises(SessionExpiredError):
@@ -194,12 +194,12 @@ async def test_only_the_server_ends_a_session(
 async def test_an_idle_session_is_kept_alive_on_the_same_connection(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
-    for _ in range(3):  # a machine that stands still for a second is not the client's doing
+    for _ in range(3):  # repeated, since the machine may stall for a second
         accepted, pings = zookeeper_proxy.accepted, zookeeper_proxy.requests.get(Opcode.PING, 0)
         zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.5)
         began, session = time.monotonic(), zk.session_id
         async with asyncio.timeout(60):
-            while time.monotonic() - began < 3 or zookeeper_proxy.requests[Opcode.PING] < pings + 4:  # noqa: ASYNC110 - the proxy counts
+            while time.monotonic() - began < 3 or zookeeper_proxy.requests[Opcode.PING] < pings + 4:  # noqa: ASYNC110 - the proxy only counts
                 await asyncio.sleep(0.05)
         await zk.exists("/")
         assert zookeeper_proxy.requests[Opcode.PING] - pings <= 20 * (time.monotonic() - began) / 3
@@ -215,7 +215,7 @@ async def test_a_connection_to_a_silent_server_is_closed_after_two_thirds_of_the
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
     zk, times = await opened(zookeeper_proxy.hosts, session_timeout=3.0), list[float]()
-    while not times or (times[-1] >= 3.0 and len(times) < 3):  # a machine that stood still is not the client's doing
+    while not times or (times[-1] >= 3.0 and len(times) < 3):  # repeated, since the machine may stall
         await zk.wait_connected()
         zookeeper_proxy.drop(Direction.TO_CLIENT)
         began = time.monotonic()
@@ -257,13 +257,13 @@ async def test_a_connection_that_drops_while_watches_are_set_again_is_retried(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
-    told: list[WatchEvent] = []
-    await zk.watch("/", told.append)
+    events: list[WatchEvent] = []
+    await zk.watch("/", events.append)
     dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
     zookeeper_proxy.reset_connections()
-    await asyncio.wait_for(zk.exists("/"), 30)  # long before silence would count as a loss
+    await asyncio.wait_for(zk.exists("/"), 30)  # long before the timeout of a silent connection
     assert len(dropped.requests) == 1
-    assert told == [WatchEvent(EventKind.MISSED, "/")]
+    assert events == [WatchEvent(EventKind.MISSED, "/")]
 
 
 async def test_a_watch_requested_as_the_connection_drops_is_set_after_the_reconnection(
@@ -271,19 +271,20 @@ async def test_a_watch_requested_as_the_connection_drops_is_set_after_the_reconn
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root)
     zookeeper_proxy.lose_before(Opcode.ADD_WATCH)
-    told: list[WatchEvent] = []
-    await zk.watch("/", told.append)
+    events: list[WatchEvent] = []
+    await zk.watch("/", events.append)
     await zk.multi([Create("/x")])
-    assert told[-1] == WatchEvent(EventKind.CHILDREN, "/")
+    assert events[-1] == WatchEvent(EventKind.CHILDREN, "/")
 
 
 async def test_a_blocked_loop_causes_a_warning_and_keeps_connection_and_session(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts, session_timeout=15.0)  # what is left, a machine may stand still
+    # Longer than the block, since the machine may stall too.
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=15.0)
     await asyncio.sleep(0.2)
     with pytest.warns(BlockedLoopWarning, match="was blocked for"):
-        end = time.monotonic() + 10.1  # longer than the 2/3 after which silence counts as a dead connection
+        end = time.monotonic() + 10.1  # longer than the timeout of a silent connection, 2/3 of the session timeout
         while time.monotonic() < end:
             pass
         await asyncio.sleep(0.3)
@@ -292,7 +293,7 @@ async def test_a_blocked_loop_causes_a_warning_and_keeps_connection_and_session(
 
 
 async def test_a_warning_turned_into_an_error_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
-    zk = await opened(zookeeper, session_timeout=12.0)  # as above
+    zk = await opened(zookeeper, session_timeout=12.0)  # longer than the block, since the machine may stall too
     await asyncio.sleep(0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -307,7 +308,7 @@ async def test_connecting_without_a_server_fails_after_the_timeout_and_names_the
     began = time.monotonic()
     with pytest.raises(ConnectionLossError, match=r"127\.0\.0\.1:1,.*refused|127\.0\.0\.1:1.*Connect call failed"):
         await connect("127.0.0.1:1,127.0.0.1:2", connect_timeout=0.4)
-    assert 0.3 < time.monotonic() - began < 10  # without being told, it is 15
+    assert 0.3 < time.monotonic() - began < 10  # the default is 15 s
     zk = await connect(f"127.0.0.1:1,{zookeeper}")
     await zk.close()
 
@@ -315,36 +316,37 @@ async def test_connecting_without_a_server_fails_after_the_timeout_and_names_the
 async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (0.3,))  # what comes after that takes five minutes
+    # The next message would follow after five minutes.
+    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (0.3,))
     caplog.set_level(logging.DEBUG, "aiozkqueue.zookeeper")
     down, up = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.asked()
         if peer.number > 1 and not up.is_set():
-            return  # closed, unanswered
+            return  # closes the connection without a reply
         peer.send(connected(7, timeout=20_000))
         if peer.number > 1:
             await peer.keep_alive()
         await down.wait()
 
-    def said(level: int) -> list[str]:
+    def logged(level: int) -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
     async with ScriptedServer(script) as server, asyncio.timeout(60):
         zk = await opened(server.hosts, session_timeout=20.0)
         caplog.clear()
         down.set()
-        while len([line for line in said(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log tells nobody
+        while len([line for line in logged(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log has no events
             await asyncio.sleep(0.05)
         up.set()
         await zk.wait_connected(after=0)
-        zk._session.kill()  # the server would not answer the goodbye
+        zk._session.kill()  # the server does not answer a close
     tries = re.escape(UNANSWERED)
     peer = re.escape(server.hosts)
-    lost, lasts, back = said(logging.INFO)
+    lost, lasting, back = logged(logging.INFO)
     assert lost == f"connection to {server.hosts} lost: closed by the server"
-    assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasts)
+    assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasting)
     assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)
 
 
@@ -395,7 +397,7 @@ async def test_a_cancelled_connect_leaves_nothing_behind(zookeeper: str) -> None
 
 
 async def no_task_but(before: set[asyncio.Task[Any]]) -> None:
-    """Wait until there are no tasks but those of before. Raises: TimeoutError."""
+    """Wait until only the earlier tasks are left. Raises: TimeoutError."""
     async with asyncio.timeout(30):
         while asyncio.all_tasks() != before:  # noqa: ASYNC110 - no event reports the last end
             await asyncio.sleep(0.01)
@@ -403,18 +405,18 @@ async def no_task_but(before: set[asyncio.Task[Any]]) -> None:
 
 async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeeper: str) -> None:
     before = asyncio.all_tasks()
-    for trouble in ("none", "silent", "refused"):
+    for fault in ("none", "silent", "refused"):
         async with ZooKeeperProxy(zookeeper) as proxy:
             zk = await connect(proxy.hosts, session_timeout=60)
-            if trouble == "silent":
+            if fault == "silent":
                 proxy.stall()
-            elif trouble == "refused":
+            elif fault == "refused":
                 proxy.refuse()
                 proxy.reset_connections()
                 await asyncio.sleep(0.05)
             began = time.monotonic()
             await zk.close()
-            assert time.monotonic() - began < 30, trouble  # half of a session timeout
+            assert time.monotonic() - began < 30, fault  # half of a session timeout
             assert zk.state is State.CLOSED
             proxy.heal()
     await no_task_but(before)
@@ -468,7 +470,7 @@ async def test_a_connect_response_with_another_session_ends_the_old_session() ->
         zk = await connect(server.hosts)
         states: list[Any] = _states(zk)
         assert await zk.wait_connected(after=1) == 2
-        # The second session, made in answer to the first one's id, is ended; the third is made after the verdict.
+        # The client closes the second session, which the server opened instead of resuming the first; then a third.
         assert asked == [0, 1, 0]
         assert closed == [Opcode.CLOSE]
         assert zk.session_id == 3
@@ -526,7 +528,7 @@ async def test_a_shorter_timeout_granted_by_the_server_applies_at_once() -> None
     async with ScriptedServer(gives_one_second) as server:
         zk = await connect(server.hosts, session_timeout=300.0)
         assert zk.session_timeout == 1.0
-        await asyncio.wait_for(pinged.wait(), 30)  # of what was asked for, a third is 100 s
+        await asyncio.wait_for(pinged.wait(), 30)  # a third of the requested timeout would be 100 s
         await zk.close()
 
 

@@ -1,4 +1,4 @@
-"""Names that are slow to resolve or have several addresses, and servers that are slow to answer or behind."""
+"""Names that are slow to resolve or have several addresses, and servers that are slow or have older data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Names:
-    """A name service that answers after a while, with these addresses."""
+    """A name service that returns these addresses after a delay."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *addresses: str, delay: float = 0.0) -> None:
         self.addresses = addresses
@@ -51,13 +51,13 @@ async def _answers(peer: Peer) -> None:
     await peer.keep_alive()
 
 
-async def test_a_name_is_found_that_takes_longer_to_resolve_than_an_attempt_lasts(
+async def test_a_name_that_takes_longer_to_resolve_than_an_attempt_lasts_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ScriptedServer(_answers) as server:
         names = Names(monkeypatch, "127.0.0.1", delay=3.0)
         port = server.hosts.rpartition(":")[2]
-        zk = await connect(f"zk.example:{port}", session_timeout=0.3, connect_timeout=30)  # an attempt: 0.5 s
+        zk = await connect(f"zk.example:{port}", session_timeout=0.3, connect_timeout=30)  # an attempt lasts 0.5 s
         assert names.asked == 1  # each lookup occupies a thread
         await zk.close()
 
@@ -122,7 +122,7 @@ async def test_a_server_that_is_slower_than_its_share_of_the_session_timeout_is_
 
     async with ScriptedServer(script) as server:
         hosts = ",".join([server.hosts] * 8)
-        zk = await connect(hosts, session_timeout=1.5, connect_timeout=50)  # half a second each, at first
+        zk = await connect(hosts, session_timeout=1.5, connect_timeout=50)  # half a second for each at first
         assert zk.session_timeout == 20.0
         await zk.close()
 
@@ -137,7 +137,7 @@ async def test_a_client_stays_away_from_a_server_with_older_data_and_names_the_c
         async with EmbeddedZooKeeper(port=port) as restored:
             session = zk._session
             async with asyncio.timeout(30):
-                while "older data" not in str(session._outages.attempts):  # noqa: ASYNC110 - nothing reports an attempt
+                while "older data" not in str(session._outages.attempts):  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0.05)
             assert zk.state is State.SUSPENDED
             restarted = await connect(restored.hosts, session_timeout=20.0)

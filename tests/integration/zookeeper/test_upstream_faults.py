@@ -1,7 +1,7 @@
-"""Each fault of aiozk 0.32 that this package works around: stock aiozk shows it, and ours does not.
+"""Each fault of aiozk 0.32 that this package works around: stock aiozk has it, and our client does not.
 
-A test marked ``stock_aiozk`` asserts the *faulty* behaviour. When one of them fails, upstream has been mended, and
-what replaces that part can be looked at again.
+A test marked ``stock_aiozk`` asserts the *faulty* behaviour. When such a test fails, the fault is fixed upstream, and
+the replacement of that part can be reviewed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from tests.integration.zookeeper.conftest import Opener, SecureServer
 
 stock = pytest.mark.stock_aiozk
-# Stock aiozk leaves transports and tasks behind; that is fault 6 and must not fail the tests of the others.
+# Stock aiozk leaves transports and tasks behind. That is fault 6, and must not fail the tests of the other faults.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 
 
 @asynccontextmanager
 async def stock_client(servers: str, *, started: bool = True, **options: Any) -> AsyncIterator[Any]:
-    """Stock aiozk, which the fixture shuts down by force, since its close() may wait forever."""
+    """Run a client of stock aiozk, and shut it down by force, since its close() may wait forever."""
     before = asyncio.all_tasks()
     client = aiozk.ZKClient(servers, **options)
     try:
@@ -70,7 +70,7 @@ async def stock_client(servers: str, *, started: bool = True, **options: Any) ->
 
 
 async def hangs(call: Any, seconds: float) -> bool:
-    """Whether a call is still not done after so long."""
+    """Return whether a call is still pending after this many seconds."""
     task = asyncio.ensure_future(call)
     await asyncio.wait([task], timeout=seconds)
     if task.done():
@@ -104,7 +104,7 @@ class TestOneEndOfStream:
         zookeeper_proxy.cut_after(count, Direction.TO_CLIENT)
         began = time.monotonic()
         assert await zk.read("/zookeeper")
-        assert time.monotonic() - began < 30  # long before silence would count as a loss
+        assert time.monotonic() - began < 30  # long before the timeout of a silent connection
         assert zookeeper_proxy.accepted == 2
 
 
@@ -128,7 +128,7 @@ class TestTwoWritesSentAgain:
         await policy.enforce(request)
         with pytest.raises(exc.FailedRetry):
             await policy.enforce(request)
-        assert id(request) in policy.timings  # the next object at this address starts with its tries used up
+        assert id(request) in policy.timings  # the next object at this address has no retries left
 
     async def test_ours_sends_a_write_once_and_the_next_one_is_not_affected(
         self, zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
@@ -149,7 +149,7 @@ class TestTwoWritesSentAgain:
 
 
 class TestThreeRepairLoop:
-    """The repair loop awaits its own SetWatches, which only that loop can bring about."""
+    """The repair loop awaits its own SetWatches, which only that loop can complete."""
 
     @stock
     async def test_stock_hangs_when_the_connection_drops_while_watches_are_set(
@@ -162,18 +162,18 @@ class TestThreeRepairLoop:
             assert await hangs(client.get("/zookeeper"), 3.0)
             accepted = zookeeper_proxy.accepted
             await asyncio.sleep(0.5)
-            assert zookeeper_proxy.accepted == accepted  # it no longer even tries
+            assert zookeeper_proxy.accepted == accepted  # it has stopped trying
 
     async def test_ours_tries_again(self, zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener) -> None:
         zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
-        told: list[WatchEvent] = []
-        await zk.watch("/", told.append)
+        events: list[WatchEvent] = []
+        await zk.watch("/", events.append)
         dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
         zookeeper_proxy.reset_connections()
         assert not await hangs(zk.read("/"), 30)
         await zk.multi([Create("/x")])
         assert len(dropped.requests) == 1
-        assert len(told) == 2
+        assert len(events) == 2
 
 
 class TestFourSessionIdentity:
@@ -207,7 +207,7 @@ class TestFourSessionIdentity:
             while client.session.session_id == 1:  # noqa: ASYNC110 - stock offers nothing to wait for
                 await asyncio.sleep(0.05)
             await client.session.ensure_safe_state()
-            assert states == ["suspended", "connected"]  # nobody is told that the first session's ephemerals are gone
+            assert states == ["suspended", "connected"]  # no state reports that the first session's ephemerals are gone
 
     async def test_ours_reports_the_end_of_the_old_session(self) -> None:
         async with ScriptedServer(self._another_session_each_time) as server:
@@ -224,7 +224,7 @@ class TestFourSessionIdentity:
 
 
 class TestFiveTransactionResults:
-    """A transaction's results are the paths asked for; sequential names and each operation's error are lost."""
+    """The results of a transaction are the requested paths; sequential names and the errors of operations are lost."""
 
     @stock
     async def test_stock_drops_names_and_errors(self, zookeeper: str, queue_root: str) -> None:
@@ -291,7 +291,7 @@ class TestSixStartAndClose:
 
 
 class TestSevenReader:
-    """A repeated LOST raises inside the read loop; connecting needs the srvr command and a banner."""
+    """A repeated LOST raises in the read loop; connecting requires the srvr command and a banner."""
 
     @staticmethod
     async def _says_expired_twice(peer: Peer) -> None:
@@ -312,14 +312,14 @@ class TestSevenReader:
             stock_client(server.hosts, session_timeout=4) as client,
         ):
             reading = client.session.conn.read_loop_task
-            with pytest.raises(exc.TimeoutError):  # although the answer is there
+            with pytest.raises(exc.TimeoutError):  # although the reply has arrived
                 await client.get("/x")
             assert isinstance(reading.exception(), exc.InvalidStateTransition)
 
     async def test_ours_ends_the_session_and_continues(self) -> None:
         async with ScriptedServer(self._says_expired_twice) as server:
             zk = await connect(server.hosts, session_timeout=60)
-            assert (await asyncio.wait_for(zk.read("/x"), 30)).data == b""  # silence would count after 40
+            assert (await asyncio.wait_for(zk.read("/x"), 30)).data == b""  # the timeout of a silent connection is 40 s
             assert zk.generation == 2
             await zk.close()
 
@@ -368,5 +368,5 @@ class TestEightMissing:
         await zk.multi([Create(queue_root), Create(f"{queue_root}/c", container=True), Create(f"{queue_root}/c/x")])
         await zk.multi([Delete(f"{queue_root}/c/x")])
         async with asyncio.timeout(30):
-            while await zk.exists(f"{queue_root}/c"):  # noqa: ASYNC110 - the server's own pace
+            while await zk.exists(f"{queue_root}/c"):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.05)
