@@ -306,7 +306,7 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     await source.put_many(sorted(bodies)[:700])
     for number in range(0, 300, 10):
         await source.put_multi(sorted(bodies)[700 + number : 710 + number])
-    await curator.ask("consume", "c", "queue", path, locks or "-", "slow20", 4)
+    await curator.ask("consume", "c", "queue", path, locks or "-", "slow100", 4)  # 25 s, so the moves find messages
     references = [await session.admin.moves.start(source, target)]
     source_of_other = other.curator_queue(path, lock_path=locks)
     references.append(await other.admin.moves.start(source_of_other, "target"))

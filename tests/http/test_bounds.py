@@ -103,6 +103,7 @@ async def test_another_server_finishes_the_purge_of_a_stopped_one(
             httpx.AsyncClient(base_url=url, headers=headers, timeout=30, verify=NOBODY) as other,
         ):
             assert (await other.delete("/queue/1/q")).status_code == 202
+    monkeypatch.setattr("aiozkqueue.http.core.purging.PURGE_TIMEOUT", 60.0)  # the time of a slow machine
     assert (await service.http.delete("/queue/1/q")).status_code == 200
     assert await queue.size() == 0
 

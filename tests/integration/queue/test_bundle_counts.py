@@ -13,10 +13,11 @@ import aiozkqueue as zq
 from aiozkqueue.sampling import Sampler, rates_between
 from tests.faults.account import multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain
+from tests.integration.queue.conftest import no_locks
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
-    from tests.integration.queue.conftest import Opener
+    from tests.integration.queue.conftest import Locks, Opener
     from tests.observer import Observer
 
 
@@ -39,7 +40,7 @@ async def test_stats_count_the_messages_of_bundles(
     assert await figures(queue) == (put, put, 0)
 
 
-async def test_rates_count_the_messages_of_bundles(session: zq.QueueSession) -> None:
+async def test_rates_count_the_messages_of_bundles(session: zq.QueueSession, locks: Locks) -> None:
     queue = await bundled(session)
     sampler = Sampler(session)
     await sampler.sample_all(0.0)
@@ -47,6 +48,7 @@ async def test_rates_count_the_messages_of_bundles(session: zq.QueueSession) -> 
     await queue.put_many(BODIES)
     async with session.transaction() as tx:
         await tx.take_many(queue, 30)
+    await no_locks(locks)  # a message that is returned during a reading is counted twice or not at all
     await sampler.sample_all(0.0)
     after = sampler.latest["jobs"]
     rates, seconds = rates_between(before, after), after.at - before.at
