@@ -184,14 +184,14 @@ def measure(rounds: int) -> list[Figure]:
         Figure("ours alone, messages a second", median(alone), 0, at_least=True),
         Figure(
             "ours beside Curator's, messages a second",
-            median(MESSAGES / one.seconds for one in together),
+            median(MESSAGES / drained.seconds for drained in together),
             0,
             at_least=True,
         ),
         Figure("rate of all, as a share of ours alone", median(ratios), 0.8, at_least=True),
         Figure(
             "locks that ours request, for each message that ours handle",
-            median(one.creates / max(1, one.handled) for one in together),
+            median(drained.creates / max(1, drained.handled) for drained in together),
             1.1,
             at_least=False,
         ),

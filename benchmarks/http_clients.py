@@ -151,7 +151,7 @@ def ping(server: Server, messages: int, *, enemies: int) -> Sample:
 def attack(host: str, port: int, enemies: int) -> None:
     """Send hostile bodies on this many connections, until the process is killed."""
 
-    async def one(number: int) -> None:
+    async def attack_repeatedly(number: int) -> None:
         loop = asyncio.get_running_loop()
         for turn in count(number):
             body = _HOSTILE[turn % len(_HOSTILE)]
@@ -167,7 +167,7 @@ def attack(host: str, port: int, enemies: int) -> None:
                 sys.stdout.flush()
 
     async def main() -> None:
-        await asyncio.gather(*map(one, range(enemies)))
+        await asyncio.gather(*map(attack_repeatedly, range(enemies)))
 
     asyncio.run(main())
 

@@ -86,7 +86,7 @@ class Node:
         self.expect(messages)
         due_at, acknowledged = [0.0] * messages, [0.0] * messages
 
-        async def one(number: int) -> None:
+        async def put(number: int) -> None:
             await self._put(number)
             acknowledged[number] = time.perf_counter()
 
@@ -96,7 +96,7 @@ class Node:
                 due_at[number] = begun + number / pace
                 if (early := due_at[number] - time.perf_counter()) > 0:
                     await asyncio.sleep(early)
-                group.create_task(one(number))
+                group.create_task(put(number))
         async with asyncio.timeout(PATIENCE):
             await self._all.wait()
         waited = [1000 * max(0.0, self._handled[number] - at) for number, at in enumerate(acknowledged)]
@@ -108,11 +108,11 @@ class Node:
         self.expect(messages)
         numbers = iter(range(messages))
 
-        async def one() -> None:
+        async def put_next() -> None:
             await self._room.acquire()
             await self._put(next(numbers))
 
-        await ours.spread(ours.TASKS, messages, one)
+        await ours.spread(ours.TASKS, messages, put_next)
         async with asyncio.timeout(PATIENCE):
             await self._all.wait()
 

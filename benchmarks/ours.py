@@ -30,13 +30,13 @@ Drain: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], int], Awaitable[
 Beside: TypeAlias = "Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]"
 
 
-async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]) -> None:
+async def spread(tasks: int, messages: int, operation: Callable[[], Awaitable[object]]) -> None:
     """Call ``one`` this many times from this many tasks."""
     left = iter(range(messages))
 
     async def work() -> None:
         for _ in left:
-            await one()
+            await operation()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tasks):
@@ -89,9 +89,9 @@ def put(
                 async with session.transaction() as tx:
                     tx.put(queue, body)
 
-            one = partial(queue.put, body) if direct else in_transaction
+            put_once = partial(queue.put, body) if direct else in_transaction
             with Stopwatch(server) as watch:
-                await spread(TASKS, messages, one)
+                await spread(TASKS, messages, put_once)
             return watch.sample(messages)
 
     return asyncio.run(main())
@@ -138,12 +138,12 @@ def drained(
 async def take(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) -> None:
     """Take and commit one message per transaction."""
 
-    async def one() -> None:
+    async def take_and_commit() -> None:
         async with session.transaction() as tx:
             if await tx.take(queue, timeout=30) is None:
                 raise RuntimeError("a message is missing")
 
-    await spread(TASKS, messages, one)
+    await spread(TASKS, messages, take_and_commit)
 
 
 async def take_many(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int, *, tasks: int) -> None:

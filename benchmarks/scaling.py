@@ -54,14 +54,14 @@ def depth(server: Server, messages: int, *, waiting: int) -> Sample:
         async with ours.opened(server) as (session, queue):
             await queue.put_many([BODY] * waiting)
 
-            async def one() -> None:
+            async def take_and_put() -> None:
                 async with session.transaction() as tx:
                     if await tx.take(queue, timeout=30) is None:
                         raise RuntimeError("a message is missing")
                     tx.put(queue, BODY)
 
             with Stopwatch(server) as watch:
-                await ours.spread(ours.TASKS, messages, one)
+                await ours.spread(ours.TASKS, messages, take_and_put)
             return watch.sample(messages)
 
     return asyncio.run(main())

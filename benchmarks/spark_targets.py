@@ -54,7 +54,7 @@ def idle(server: Server, messages: int) -> Sample:
         asyncio.run(fill(options, messages, BUNDLE))
         query = started(local, stream_of(local, options), options["queue"])
         try:
-            while sum(one["numInputRows"] for one in query.recentProgress) < messages:
+            while sum(progress["numInputRows"] for progress in query.recentProgress) < messages:
                 time.sleep(0.01)
             time.sleep(2)
             with Stopwatch(server) as watch:
@@ -83,7 +83,7 @@ def first_batch(server: Server, messages: int) -> Sample:
         query = started(local, stream_of(local, options), options["queue"])
         try:
             with Stopwatch(server) as watch:
-                while not (batches := [one for one in query.recentProgress if one["numInputRows"]]):
+                while not (batches := [progress for progress in query.recentProgress if progress["numInputRows"]]):
                     time.sleep(0.01)
         finally:
             query.stop()

@@ -34,8 +34,8 @@ def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecor
             for name, kept in records.items():
                 await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
                 paths, zookeeper = core_of(session).queue_state(name).paths, core_of(session).zookeeper
-                for one in kept:
-                    await zookeeper.ensure(paths.record(one.place).rpartition("/")[0])
-                    await zookeeper.multi([Create(paths.record(one.place), one.encode())])
+                for ended in kept:
+                    await zookeeper.ensure(paths.record(ended.place).rpartition("/")[0])
+                    await zookeeper.multi([Create(paths.record(ended.place), ended.encode())])
 
     asyncio.run(write())

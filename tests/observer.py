@@ -96,7 +96,7 @@ class Observer:
             transaction = self._client.transaction()
             for path in paths[start : start + 500]:
                 transaction.create(path)
-            assert not [one for one in transaction.commit() if isinstance(one, Exception)]
+            assert not [result for result in transaction.commit() if isinstance(result, Exception)]
 
     def _replace(self, old: list[str], new: Mapping[str, bytes]) -> None:
         transaction = self._client.transaction()
@@ -104,7 +104,7 @@ class Observer:
             transaction.delete(path)
         for path, data in new.items():
             transaction.create(path, data)
-        assert not [one for one in transaction.commit() if isinstance(one, Exception)]
+        assert not [result for result in transaction.commit() if isinstance(result, Exception)]
 
     def _children(self, path: str) -> list[str]:
         try:

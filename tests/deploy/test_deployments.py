@@ -50,8 +50,13 @@ def compose() -> dict[str, Any]:
 def manifests(kind: str) -> dict[str, dict[str, Any]]:
     """The objects of a kind that the kustomization has, by name."""
     files = yaml_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
-    found = [one for file in files for one in safe_load_all((MANIFESTS / file).read_text()) if one["kind"] == kind]
-    return {one["metadata"]["name"]: one for one in found}
+    found = [
+        document
+        for file in files
+        for document in safe_load_all((MANIFESTS / file).read_text())
+        if document["kind"] == kind
+    ]
+    return {document["metadata"]["name"]: document for document in found}
 
 
 # -- the image
@@ -178,20 +183,20 @@ def test_the_compose_file_connects_three_servers_a_worker_a_dashboard_and_promet
     loaded = compose()
     services = loaded["services"]
     assert set(services) == {"zookeeper-1", "zookeeper-2", "zookeeper-3", "worker", "dashboard", "prometheus"}
-    servers = {name: one for name, one in services.items() if one["image"].startswith("zookeeper:")}
-    told = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", loaded["x-servers"]["ZOO_SERVERS"]))
-    assert {one["environment"]["ZOO_MY_ID"]: name for name, one in servers.items()} == told
+    servers = {name: service for name, service in services.items() if service["image"].startswith("zookeeper:")}
+    configured = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", loaded["x-servers"]["ZOO_SERVERS"]))
+    assert {service["environment"]["ZOO_MY_ID"]: name for name, service in servers.items()} == configured
     for name in ("worker", "dashboard"):
-        one = services[name]
-        assert (DEPLOY / one["build"]["context"] / one["build"]["dockerfile"]).resolve() == DOCKERFILE
-        assert one["environment"]["AIOZKQUEUE_HOSTS"] == ",".join(f"{server}:2181" for server in servers)
-        assert set(one["depends_on"]) == set(servers)
-        assert float(one["stop_grace_period"].removesuffix("s")) > seconds_to_stop()
-    volumes = [volume.partition(":")[0] for one in services.values() for volume in one.get("volumes", ())]
+        settings = services[name]
+        assert (DEPLOY / settings["build"]["context"] / settings["build"]["dockerfile"]).resolve() == DOCKERFILE
+        assert settings["environment"]["AIOZKQUEUE_HOSTS"] == ",".join(f"{server}:2181" for server in servers)
+        assert set(settings["depends_on"]) == set(servers)
+        assert float(settings["stop_grace_period"].removesuffix("s")) > seconds_to_stop()
+    volumes = [volume.partition(":")[0] for server in services.values() for volume in server.get("volumes", ())]
     named = [volume for volume in volumes if not volume.startswith(".")]
     assert sorted(named) == sorted(loaded["volumes"])
     assert all((DEPLOY / volume).exists() for volume in volumes if volume.startswith("."))
-    ports = [port for one in services.values() for port in one.get("ports", ())]
+    ports = [port for server in services.values() for port in server.get("ports", ())]
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
@@ -223,7 +228,7 @@ def test_the_manifests_have_the_form_that_kubernetes_accepts() -> None:
 def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights() -> None:
     deployments = manifests("Deployment")
     assert set(deployments) == {"shop-worker", "aiozkqueue-dashboard"}
-    configured = {one["name"] for one in yaml_load((MANIFESTS / "kustomization.yaml").read_text())["images"]}
+    configured = {entry["name"] for entry in yaml_load((MANIFESTS / "kustomization.yaml").read_text())["images"]}
     for deployment in deployments.values():
         template = deployment["spec"]["template"]
         labels = template["metadata"]["labels"]
@@ -247,7 +252,7 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
             assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
     budgets = manifests("PodDisruptionBudget")
-    assert {name: one["spec"]["selector"]["matchLabels"]["app"] for name, one in budgets.items()} == {
+    assert {name: budget["spec"]["selector"]["matchLabels"]["app"] for name, budget in budgets.items()} == {
         name: name for name in deployments
     }
     (service,) = manifests("Service").values()

@@ -116,7 +116,9 @@ def test_prometheus_accepts_the_alert_rules_and_they_fire_when_they_should(promt
     assert f"SUCCESS: {len(rules())} rules found" in promtool("check", "rules", folder / "alerts.yml")
     promtool("test", "rules", folder / "alerts_test.yml")
     tests = yaml_load((folder / "alerts_test.yml").read_text())["tests"]
-    fired = {one["alertname"] for test in tests for one in test["alert_rule_test"] if "exp_alerts" in one}
+    fired = {
+        rule_test["alertname"] for test in tests for rule_test in test["alert_rule_test"] if "exp_alerts" in rule_test
+    }
     assert fired == {rule["alert"] for rule in rules()}
 
 
@@ -141,11 +143,11 @@ def test_the_page_on_alerts_explains_each_rule() -> None:
 def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
     loaded = dashboard()
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= set(loaded)
-    variables = {one["name"]: one for one in loaded["templating"]["list"]}
+    variables = {variable["name"]: variable for variable in loaded["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["queue"]["definition"] == "label_values(aiozkqueue_queue_messages, queue)"
     panels = loaded["panels"]
-    assert len({one["id"] for one in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
@@ -156,10 +158,10 @@ def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
         assert references
         assert len(set(references)) == len(references)
         assert all(target["datasource"]["uid"] == "${datasource}" for target in [panel, *panel["targets"]])
-    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below
+    for first, other in combinations([panel["gridPos"] for panel in panels], 2):
+        apart_in_width = first["x"] + first["w"] <= other["x"] or other["x"] + other["w"] <= first["x"]
+        below = first["y"] + first["h"] <= other["y"] or other["y"] + other["h"] <= first["y"]
+        assert apart_in_width or below
 
 
 def test_the_keda_recipe_scales_on_ready_messages_of_a_queue_that_is_not_paused() -> None:

@@ -46,7 +46,7 @@ class Line:
 
 def block(language: str) -> str:
     """What the page on operations has in this language, once."""
-    (found,) = [one.text for one in blocks(OPERATIONS) if one.language == language]
+    (found,) = [found_block.text for found_block in blocks(OPERATIONS) if found_block.language == language]
     return found
 
 
@@ -72,9 +72,9 @@ def shown() -> Iterator[Line]:
     """Every `aiozkqueue …` of the pages: in blocks that nobody else runs, and in the text."""
     for page in PAGES:
         text = page.read_text()
-        for one in blocks(page):
-            if one.language in {"sh", "text"}:
-                for line in one.text.splitlines():
+        for code in blocks(page):
+            if code.language in {"sh", "text"}:
+                for line in code.text.splitlines():
                     typed = AFTER.sub("", line.removeprefix("$ "))
                     if typed.startswith("aiozkqueue "):
                         yield Line(page.name, typed)
@@ -97,8 +97,8 @@ def misspelt(words: list[str]) -> Iterator[str]:
         name = words.pop(0) if words else ""
         if not name and command is not COMMAND:
             return  # a group of commands, named as such
-        first, *others = name.split("|")  # `jobs pause|resume` names two
-        unknown = [one for one in (first, *others) if one not in command.commands]
+        first, *alternatives = name.split("|")  # `jobs pause|resume` names two
+        unknown = [name for name in (first, *alternatives) if name not in command.commands]
         if unknown:
             yield f"there is no command {unknown[0]!r}"
             return
@@ -188,14 +188,14 @@ def test_the_compose_file_defines_an_ensemble_of_connected_servers() -> None:
     file = ROOT / "docker-compose.yml"
     compose = yaml_load(file.read_text())
     services = compose["services"]
-    told = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", compose["x-environment"]["ZOO_SERVERS"]))
-    assert {one["environment"]["ZOO_MY_ID"]: name for name, one in services.items()} == told
-    ports = [port.rpartition(":")[0] for one in services.values() for port in one["ports"]]
-    assert all(port.endswith(":2181") for one in services.values() for port in one["ports"])
+    configured = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", compose["x-environment"]["ZOO_SERVERS"]))
+    assert {service["environment"]["ZOO_MY_ID"]: name for name, service in services.items()} == configured
+    ports = [port.rpartition(":")[0] for service in services.values() for port in service["ports"]]
+    assert all(port.endswith(":2181") for service in services.values() for port in service["ports"])
     # What the first lines tell developers to connect to, from this machine only.
     assert f"AIOZKQUEUE_ZOOKEEPER={','.join(ports)} make test" in file.read_text()
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    volumes = [volume.partition(":")[0] for one in services.values() for volume in one["volumes"]]
+    volumes = [volume.partition(":")[0] for service in services.values() for volume in service["volumes"]]
     assert sorted(volumes) == sorted(compose["volumes"])  # each its own
     # What the image reads: https://github.com/31z4/zookeeper-docker; another name would be passed over in silence.
     assert set(compose["x-environment"]) <= {

@@ -33,13 +33,13 @@ pytestmark = pytest.mark.timeout(120)
 class Recorder:
     """Writes the multis of a session down, with short names for ids: those of messages, and others as they appear."""
 
-    def __init__(self, session: zq.QueueSession, root: str, *others: str) -> None:
+    def __init__(self, session: zq.QueueSession, root: str, *further_names: str) -> None:
         self._root = root
         self._client = core_of(session).ids.client
         self._id = re.compile(self._client + "[0-9A-Za-z]{6}")
         self._multis: list[list[Operation]] = []
         self._names: dict[str, str] = {}
-        self._unused = list(others)
+        self._unused = list(further_names)
         zookeeper: Any = core_of(session).zookeeper
         self._multi = zookeeper.multi
         zookeeper.multi = self._send

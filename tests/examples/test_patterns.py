@@ -213,7 +213,7 @@ async def test_each_group_handles_each_event_once_even_if_it_was_stopped_meanwhi
         assert await asyncio.to_thread(posting.wait, PATIENCE) == 0
 
     billing, shipping = await start("events.py", "billing"), await start("events.py", "shipping")
-    assert [await line(one) for one in (billing, shipping)] == ["billing: joined", "shipping: joined"]
+    assert [await line(process) for process in (billing, shipping)] == ["billing: joined", "shipping: joined"]
     await post("1", "teapot")
     assert [await line(shipping) for _ in range(2)] == ["shipping: teapot for order 1", "shipping: OrderPlaced 1 noted"]
     await stop(shipping)

@@ -61,7 +61,7 @@ async def read_tree(client: ZooKeeperClient, tops: Iterable[str]) -> list[Znode]
         waiting += [f"{path}/{name}" for name in await client.children(path)]
         found.append((node.stat.czxid, _written(path, node)))
     # Of what one multi has created the zxid is the same: parents have the shorter paths.
-    return [znode for _, znode in sorted(found, key=lambda one: (one[0], len(one[1].path), one[1].path))]
+    return [znode for _, znode in sorted(found, key=lambda entry: (entry[0], len(entry[1].path), entry[1].path))]
 
 
 def _written(path: str, node: Node) -> Znode:

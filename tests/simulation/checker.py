@@ -24,4 +24,4 @@ def rule(function: Rule) -> Rule:
 def check(history: History) -> list[str]:
     """Yield all violations, each with its rule."""
     load("tests.simulation.rules")
-    return [f"{name}: {violation}" for name, one in rules.items() for violation in one(history)]
+    return [f"{name}: {violation}" for name, check_rule in rules.items() for violation in check_rule(history)]

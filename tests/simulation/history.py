@@ -24,7 +24,7 @@ class Status(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class Delivery:
     """A message shown to a handler."""
 
     token: str
@@ -42,7 +42,7 @@ class Unit:
     """Changes that are decided together."""
 
     client: str
-    takes: list[Handed] = field(default_factory=list)
+    takes: list[Delivery] = field(default_factory=list)
     puts: dict[str, str] = field(default_factory=dict)
     """Token to queue."""
     rejects: set[str] = field(default_factory=set)
@@ -86,7 +86,7 @@ class Final:
     strangers: list[str] = field(default_factory=list)
     """Consumers in the registry whose session is over."""
 
-    def there(self) -> Counter[str]:
+    def copies(self) -> Counter[str]:
         """The number of copies of each message in a queue."""
         return Counter(token for queues in (self.items, self.kept) for tokens in queues.values() for token in tokens)
 
@@ -126,14 +126,14 @@ class History:
         assert isinstance(made, kind)
         return made
 
-    def handed(self) -> dict[str, list[Handed]]:
+    def deliveries(self) -> dict[str, list[Delivery]]:
         """The deliveries of each message, in order."""
-        by_token: defaultdict[str, list[Handed]] = defaultdict(list)
+        by_token: defaultdict[str, list[Delivery]] = defaultdict(list)
         for unit in self.units:
-            for one in unit.takes:
-                by_token[one.token].append(one)
+            for delivery in unit.takes:
+                by_token[delivery.token].append(delivery)
         for several in by_token.values():
-            several.sort(key=lambda one: one.at)
+            several.sort(key=lambda take: take.at)
         return by_token
 
     def put(self) -> dict[str, tuple[str, Unit]]:
@@ -146,28 +146,32 @@ class History:
         for unit in self.units:
             if unit.status is Status.COMMITTED:
                 ends.update(
-                    {one.token for one in unit.takes if one.token not in unit.rejects and one.token not in unit.keeps}
+                    {
+                        delivery.token
+                        for delivery in unit.takes
+                        if delivery.token not in unit.rejects and delivery.token not in unit.keeps
+                    }
                 )
         return ends
 
-    def stood_still(self, one: Handed) -> bool:
+    def shown_after_session_end(self, delivery: Delivery) -> bool:
         """Whether its process was stopped between the claim and the handler, and the session ended meanwhile.
 
         Such a delivery cannot be prevented; its commit must fail.
         """
-        return self.sessions_over.get(one.session, float("inf")) <= one.at
+        return self.sessions_over.get(delivery.session, float("inf")) <= delivery.at
 
-    def forced_out(self, one: Handed) -> bool:
+    def forced_out(self, delivery: Delivery) -> bool:
         """Whether its claim may have been forced open before the delivery.
 
         Its holder is not notified. Its commit must fail.
         """
         return any(
-            opened.queue == one.queue and opened.began <= one.at and opened.ended >= one.at - self.ahead
+            opened.queue == delivery.queue and opened.began <= delivery.at and opened.ended >= delivery.at - self.ahead
             for opened in self.opened
         )
 
-    def exhausted(self, queue: str, handed: int) -> bool:
+    def exhausted(self, queue: str, deliveries: int) -> bool:
         """Whether a message with this many deliveries may have reached the limit of its policy."""
         limit = self.strictest.get(queue, self.limits.get(queue))
-        return limit is not None and handed + self.interrupted + self.forced_open[queue] >= limit
+        return limit is not None and deliveries + self.interrupted + self.forced_open[queue] >= limit

@@ -111,7 +111,9 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
     return called
 
 
-def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told: set[str] | None = None) -> list[str]:
+def verdict(
+    name: str, struck: Called, undisturbed: Called, never: Called, documented: set[str] | None = None
+) -> list[str]:
     """Return the faults of a call, given the errors ``told`` that the docstring names."""
     wrong = list(struck.troubles)
     error, state = struck.error, struck.state
@@ -135,8 +137,8 @@ def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told:
             wrong.append(f"{place} holds {state[place]}")
     if (
         isinstance(error, zq.QueueError)
-        and told is not None
-        and not told & {kind.__name__ for kind in type(error).mro()}
+        and documented is not None
+        and not documented & {kind.__name__ for kind in type(error).mro()}
     ):
         wrong.append(f"its docstring says nothing of {error!r}")
     everywhere = Counter(state["jobs"] + state["dead"])
@@ -175,7 +177,7 @@ async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, cal
 
     async def called_it() -> object:
         if inspect.isasyncgenfunction(function):
-            return [one async for one in function(*positional, **named)]
+            return [element async for element in function(*positional, **named)]
         return await function(*positional, **named)
 
     async def watched() -> object:
@@ -233,7 +235,11 @@ async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes]
             bodies = [message.value.decode() for message in messages]
             taken += bodies
             moments |= {message.enqueued_at for message in messages if message.value in FIRST}
-            wrong += [f"{one.value!r} had attempts" for one in messages if one.attempt > 1 and one.value in fresh]
+            wrong += [
+                f"{message.value!r} had attempts"
+                for message in messages
+                if message.attempt > 1 and message.value in fresh
+            ]
             if not messages:
                 break
     wrong += [] if sorted(taken) == expected else [f"a consumer got {sorted(taken)} of {expected}"]

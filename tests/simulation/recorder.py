@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
-from tests.simulation.history import Handed, History, Status, Unit
+from tests.simulation.history import Delivery, History, Status, Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ class Recorder:
         return f"m{self._tokens}"
 
     @asynccontextmanager
-    async def told(self, unit: Unit) -> AsyncIterator[None]:
+    async def outcome_of(self, unit: Unit) -> AsyncIterator[None]:
         """Record the result of a unit from the block's exception; a block that ends cleanly has recorded it inside."""
         try:
             yield
@@ -85,13 +85,15 @@ class Recorder:
         unit.status, unit.why, unit.decided = status, why, self.loop.time()
 
     def release_unseen(self, unit: Unit) -> None:
-        for one in unit.takes:
-            if one.until is None:
-                one.until = self.loop.time()
+        for delivery in unit.takes:
+            if delivery.until is None:
+                delivery.until = self.loop.time()
 
     def show(self, unit: Unit, client: str, session: zq.QueueSession, message: zq.Message[bytes]) -> str:
         token = message.value.decode()
-        unit.takes.append(Handed(token, message.queue, client, session._runtime.zookeeper.session_id, self.loop.time()))
+        unit.takes.append(
+            Delivery(token, message.queue, client, session._runtime.zookeeper.session_id, self.loop.time())
+        )
         return token
 
     def unit(self, client: str) -> Unit:

@@ -59,15 +59,15 @@ def _noted(
     run: Any = _runs.get(self.loop)
     if run is not None:
         refusals = run.history.part(Refusals)
-        one = Refusal(
+        refusal = Refusal(
             f"{type(member.part).__name__} {member.transaction_id}",
             operation,
             type(error).__name__,
             _state_of(run, operation.path),
         )
-        if one in refusals.seen:
-            refusals.again.append(one)
-        refusals.seen.add(one)
+        if refusal in refusals.seen:
+            refusals.again.append(refusal)
+        refusals.seen.add(refusal)
     _answer_refusal(self, batch, member, handler, operation, error)
 
 

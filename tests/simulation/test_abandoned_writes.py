@@ -86,7 +86,7 @@ def test_a_caller_cancelled_repeatedly_waits_for_the_reply_for_one_session_timeo
 
 def test_the_error_of_a_put_that_times_out_before_the_size_is_known_does_not_say_full() -> None:
     async def main() -> list[str]:
-        told: list[str] = []
+        errors: list[str] = []
         async with simulated() as cluster, cluster.connect() as session:
             small = session.queue("small")
             await small.configure(zq.QueueConfig(max_size=2))
@@ -95,13 +95,13 @@ def test_the_error_of_a_put_that_times_out_before_the_size_is_known_does_not_say
             await asyncio.sleep(1)  # how much room there was is not known any more
             with pytest.raises(zq.QueueFullError) as refused:
                 await small.put(b"alone", timeout=5)
-            told.append(f"{refused.value}")
+            errors.append(f"{refused.value}")
             async with session.transaction(autocommit=False) as tx:
                 tx.put(small, b"in a transaction")
                 with pytest.raises(zq.QueueFullError) as refused:
                     await tx.commit(timeout=3)
-                told.append(f"{refused.value}")
-        return told
+                errors.append(f"{refused.value}")
+        return errors
 
     assert run_virtual(main) == [
         f"queue 'small': the capacity check took longer than {seconds} s; "
@@ -124,9 +124,9 @@ def test_each_interrupted_wait_for_room_reports_its_own_stored_messages() -> Non
                 await small.configure(zq.QueueConfig(max_size=4))
                 first = tasks.create_task(put(small, 9))
                 await asyncio.sleep(1)
-                others = [tasks.create_task(put(small, count)) for count in (1, 3)]
+                waiting = [tasks.create_task(put(small, count)) for count in (1, 3)]
                 await asyncio.sleep(1)
-        return [await each for each in (first, *others)]
+        return [await each for each in (first, *waiting)]
 
     assert run_virtual(main) == [["the first 4 of 9 messages had been put before"], [], []]
 

@@ -30,7 +30,7 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
             operator, stream, consumer, last = sessions
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=64))
-            ids = await jobs.put_many([b"%d" % one for one in range(NUMBER)])
+            ids = await jobs.put_many([b"%d" % number for number in range(NUMBER)])
             ledger = Ledger(core_of(stream).handle("jobs"), "A")
             await ledger.open()
             await jobs.cancel(id="AAAAAAAAAAAA")  # learns the configuration
@@ -89,7 +89,7 @@ def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch()
             operator, stream, consumer = sessions
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=1, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
-            one = await jobs.put(b"1")
+            message_id = await jobs.put(b"1")
             ledger = Ledger(core_of(stream).handle("jobs"), "A")
             dispatcher = core_of(consumer).dispatcher(core_of(consumer).queue_state("jobs"))
             taking = dispatcher.request(1)
@@ -102,7 +102,7 @@ def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch()
                 batches.append(await ledger.next_batch(-1, None))  # -1: there is no message left
 
             between = Between(operator, number, lock)
-            result = await jobs.cancel(id=one, running=True)
+            result = await jobs.cancel(id=message_id, running=True)
             batch = batches[0] if (reached := between.reached) else -1
             locked.append(batch >= 0)
             if batch >= 0:

@@ -264,24 +264,24 @@ async def watches_tell_in_order_and_before_the_reply_to_a_later_read(ground: Gro
 @contract
 async def a_watch_of_ones_own_writes_tells_before_their_reply(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
-    told: list[WatchEvent] = []
-    watch = await a.watch(root, told.append, recursive=True)
+    events: list[WatchEvent] = []
+    watch = await a.watch(root, events.append, recursive=True)
     await a.multi([Create(f"{root}/x")])
-    assert told == [WatchEvent(EventKind.CREATED, f"{root}/x")]
+    assert events == [WatchEvent(EventKind.CREATED, f"{root}/x")]
     watch.cancel()
     await a.multi([Create(f"{root}/y")])
-    assert len(told) == 1
+    assert len(events) == 1
 
 
 @contract
 async def a_session_that_ends_tells_the_watches_of_its_ephemerals(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
     await a.multi([Create(f"{root}/e1", ephemeral=True), Create(f"{root}/e2", ephemeral=True)])
-    told: list[WatchEvent] = []
-    await b.watch(root, told.append, recursive=True)
+    events: list[WatchEvent] = []
+    await b.watch(root, events.append, recursive=True)
     await ground.end_session(a)
     await b.sync(root)
-    assert {(event.kind, event.path) for event in told} == {
+    assert {(event.kind, event.path) for event in events} == {
         (EventKind.DELETED, f"{root}/e1"),
         (EventKind.DELETED, f"{root}/e2"),
     }
@@ -290,18 +290,18 @@ async def a_session_that_ends_tells_the_watches_of_its_ephemerals(ground: Ground
 @contract
 async def watches_are_armed_again_and_told_that_they_may_have_missed_something(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
-    told: list[WatchEvent] = []
-    await a.watch(root, told.append, recursive=True)
+    events: list[WatchEvent] = []
+    await a.watch(root, events.append, recursive=True)
     missed = WatchEvent(EventKind.MISSED, root)
     ground.cut(a)
     await a.wait_connected()
-    assert told == [missed]
+    assert events == [missed]
     await ground.end_session(a)
     await a.wait_connected(after=1)
-    assert told == [missed, missed]
+    assert events == [missed, missed]
     await b.multi([Create(f"{root}/x")])
     await a.sync(root)
-    assert told == [missed, missed, WatchEvent(EventKind.CREATED, f"{root}/x")]
+    assert events == [missed, missed, WatchEvent(EventKind.CREATED, f"{root}/x")]
 
 
 @contract
@@ -314,7 +314,7 @@ async def what_was_sent_first_is_answered_first(ground: Ground) -> None:
         asyncio.ensure_future(future).add_done_callback(lambda _, number=number: answered.append(number))  # type: ignore[misc]
     names = await asyncio.gather(*reads)
     await asyncio.sleep(0)
-    assert [len(one) for one in names] == [20, 20, 20]
+    assert [len(listing) for listing in names] == [20, 20, 20]
     assert answered == list(range(23))
 
 
@@ -366,7 +366,7 @@ class Simulated:
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize("agreed", contracts, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("agreed", contracts, ids=lambda clause: clause.__name__)
 def test_the_simulated_ensemble_keeps_the_contract(agreed: Callable[[Ground], Awaitable[None]], servers: int) -> None:
     async def main() -> None:
         async with simulated(servers=servers) as cluster:
@@ -401,7 +401,7 @@ def real_hosts(embedded_server: Callable[..., EmbeddedZooKeeper]) -> str:
     return embedded_server(ServerOptions(tick_time=TICK, fsync=False)).hosts
 
 
-@pytest.mark.parametrize("agreed", contracts, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("agreed", contracts, ids=lambda clause: clause.__name__)
 async def test_a_real_server_keeps_the_contract(
     agreed: Callable[[Ground], Awaitable[None]], real_hosts: str, queue_root: str
 ) -> None:

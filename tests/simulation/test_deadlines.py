@@ -89,7 +89,7 @@ async def duration(cluster: Cluster, kind: type | ModuleType, name: str, number:
 
             async def called() -> object:
                 if inspect.isasyncgenfunction(function):
-                    return [one async for one in function(*positional, **named)]
+                    return [element async for element in function(*positional, **named)]
                 return await function(*positional, **named)
 
             away, loop = Away(cluster, number), asyncio.get_running_loop()

@@ -92,7 +92,7 @@ async def test_a_client_of_a_lagging_follower_reads_old_data_until_it_syncs(clus
     a, b = await cluster.client(), await cluster.client()
     server = b.session.connection.server  # type: ignore[union-attr]
     server.lag = 5.0
-    a.session.server = next(one for one in cluster.ensemble.servers if one is not server)
+    a.session.server = next(candidate for candidate in cluster.ensemble.servers if candidate is not server)
     cluster.cut("client-1")
     await a.wait_connected()
     await a.multi([Create("/new")])
@@ -108,11 +108,11 @@ async def test_a_client_of_a_lagging_follower_reads_old_data_until_it_syncs(clus
 async def test_a_server_refuses_a_client_that_has_seen_newer_data(cluster: Cluster) -> None:
     a = await cluster.client()
     first, second, third = cluster.ensemble.servers
-    there = a.session.connection.server  # type: ignore[union-attr]
+    connected = a.session.connection.server  # type: ignore[union-attr]
     for server in (first, second, third):
-        server.lag = 0.0 if server is there else 3.0
+        server.lag = 0.0 if server is connected else 3.0
     await a.multi([Create("/new")])
-    a.session.server = next(server for server in cluster.ensemble.servers if server is not there)
+    a.session.server = next(server for server in cluster.ensemble.servers if server is not connected)
     cluster.cut("client-1")
     began = asyncio.get_running_loop().time()
     await a.wait_connected()
@@ -192,17 +192,17 @@ def test_each_fault_does_what_its_name_says(fault: Fault, *, stray: bool, applie
 @virtually()
 async def test_a_late_event_is_delivered_before_the_reply_to_a_later_read(cluster: Cluster) -> None:
     a, b = await cluster.client(), await cluster.client()
-    told: list[WatchEvent] = []
-    await a.watch("/", told.append, recursive=True)
+    events: list[WatchEvent] = []
+    await a.watch("/", events.append, recursive=True)
     stream = a.session.connection.stream  # type: ignore[union-attr]
     stream._delay = lambda: 3.0
     await b.multi([Create("/x")])
     reading = asyncio.ensure_future(a.exists("/x"))
     await asyncio.sleep(1)
-    assert told == []
+    assert events == []
     assert not reading.done()
     assert await reading is not None
-    assert told == [WatchEvent(EventKind.CREATED, "/x")]
+    assert events == [WatchEvent(EventKind.CREATED, "/x")]
 
 
 @virtually()

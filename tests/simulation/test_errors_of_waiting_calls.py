@@ -161,9 +161,9 @@ def test_every_pending_call_reports_that_its_session_was_closed() -> None:
         assert not left
         return {type(error) for task in ended if (error := task.exception()) is not None}
 
-    told = set[type[BaseException]]().union(*(run_virtual(partial(main, millisecond)) for millisecond in range(24)))
-    assert told
-    assert all(issubclass(error, zq.SessionClosedError) for error in told), told
+    errors = set[type[BaseException]]().union(*(run_virtual(partial(main, millisecond)) for millisecond in range(24)))
+    assert errors
+    assert all(issubclass(error, zq.SessionClosedError) for error in errors), errors
 
 
 def test_messages_of_an_ended_session_are_taken_by_the_next_whenever_they_are_released() -> None:
@@ -222,9 +222,9 @@ def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> 
             return [error for task in ended if (error := task.exception()) is not None]
 
     for turns in range(30):
-        told = run_virtual(partial(main, turns))
-        assert told
-        assert all(isinstance(error, zq.QueueError) for error in told)
+        errors = run_virtual(partial(main, turns))
+        assert errors
+        assert all(isinstance(error, zq.QueueError) for error in errors)
 
 
 def test_a_call_that_is_being_put_when_its_session_closes_raises_once() -> None:

@@ -97,11 +97,11 @@ def move(
                 await asyncio.gather(taking, second)
                 seen.trouble += await finish(other)
                 spare(cluster.ensemble)
-                there, left = await drained(other, target), await drained(other, source)
-            if sorted([*consumed, *there]) != MESSAGES or left:
-                seen.trouble.append(f"consumed {consumed}, moved {there}, left {left}")
-            if there != sorted(there):
-                seen.trouble.append(f"moved in the order of {there}")
+                moved, left = await drained(other, target), await drained(other, source)
+            if sorted([*consumed, *moved]) != MESSAGES or left:
+                seen.trouble.append(f"consumed {consumed}, moved {moved}, left {left}")
+            if moved != sorted(moved):
+                seen.trouble.append(f"moved in the order of {moved}")
             seen.trouble += [path for path in cluster.ensemble.tree.nodes if "locks/" in path or "/taken/" in path]
 
     try:

@@ -58,16 +58,16 @@ async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: 
             return
     await asyncio.sleep(later)
     await second.queue("jobs").dead_letters.redrive()
-    async with second.transaction(autocommit=False) as one, third.transaction(autocommit=False) as other:
-        assert await one.take(second.queue("jobs"), timeout=1) is not None
+    async with second.transaction(autocommit=False) as own, third.transaction(autocommit=False) as other:
+        assert await own.take(second.queue("jobs"), timeout=1) is not None
         await forcing
         given_to_another = await other.take(third.queue("jobs"), timeout=1) is not None
         if given_to_another:
             with pytest.raises(zq.ClaimLostError):
-                await one.commit()
+                await own.commit()
             await other.commit()
         else:
-            await one.commit()
+            await own.commit()
             await other.rollback()
     assert await jobs.size() == 0
 

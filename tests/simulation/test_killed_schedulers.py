@@ -29,7 +29,9 @@ async def _schedule(session: zq.QueueSession) -> None:
 async def _go_on(session: zq.QueueSession) -> list[str]:
     async with Scheduler(session):
         await asyncio.sleep(2.5)
-    dates = [datetime.fromisoformat(one.headers["occurrence"]) for one in await session.queue("ticks").peek(1000)]
+    dates = [
+        datetime.fromisoformat(message.headers["occurrence"]) for message in await session.queue("ticks").peek(1000)
+    ]
     gaps = [(after - before).total_seconds() for before, after in pairwise(sorted(dates))]
     return [f"{len(dates)} messages, {gaps} seconds apart"] if set(gaps) != {1.0} else []
 

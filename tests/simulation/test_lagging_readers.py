@@ -96,13 +96,13 @@ async def scheduled(pair: Pair) -> tuple[NotificationQueue[Event], NotificationQ
 
 
 async def notification_remove(pair: Pair) -> None:
-    _, second, one = await scheduled(pair)
-    assert await second.remove(one)
+    _, second, entry_id = await scheduled(pair)
+    assert await second.remove(entry_id)
 
 
 async def notification_update(pair: Pair) -> None:
-    first, second, one = await scheduled(pair)
-    assert await second.update(one, Event(n=2))
+    first, second, entry_id = await scheduled(pair)
+    assert await second.update(entry_id, Event(n=2))
     assert [found.event.n for found in await first.find("t")] == [2]
 
 

@@ -51,8 +51,8 @@ async def look(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa
     assert await behind.queue("jobs").exists()
 
 
-@pytest.mark.parametrize("told", [acknowledge, renew, cancel, move, look])
-def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(told: Told) -> None:
+@pytest.mark.parametrize("program", [acknowledge, renew, cancel, move, look])
+def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(program: Told) -> None:
     async def main() -> None:
         async with (
             simulated(servers=3) as cluster,
@@ -67,6 +67,6 @@ def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(told:
             cluster.ensemble.servers[1].lag = 2.0
             await ahead.queue("jobs").put(b"1", key="k")
             await ahead.queue("jobs").put(b"2")
-            await told(ahead, behind)
+            await program(ahead, behind)
 
     run_virtual(main)

@@ -24,14 +24,14 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:
-            jobs, others = session.queue("jobs"), session.queue("others")
+            jobs, results = session.queue("jobs"), session.queue("others")
             await jobs.configure(zq.QueueConfig(shards=128))
-            await others.put(b"makes the queue")
+            await results.put(b"makes the queue")
             for _ in range(before):
-                await others.put(b"")
+                await results.put(b"")
             for _ in range(10 * RESULTS_EVERY):
                 await asyncio.gather(*(jobs.put(b"") for _ in range(FULL_GROUP)))
-                await others.put(b"every other commit is of this")
+                await results.put(b"every other commit is of this")
             await jobs.configuration()  # reads it again
             return len(state_of(jobs).config.generations)
 

@@ -25,26 +25,26 @@ def test_a_message_keeps_the_error_of_its_last_failed_attempt(bundle: int, end: 
         async with cluster.connect() as operator, cluster.connect(name="consumer") as consumer:
             jobs, mine = operator.queue("jobs"), consumer.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=bundle, policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))))
-            one, *_ = await jobs.put_many([b"%d" % number for number in range(40)])
+            first, *_ = await jobs.put_many([b"%d" % number for number in range(40)])
             with pytest.raises(OSError, match="no paper"):
                 async with consumer.transaction() as tx:
                     message = await tx.take(mine, timeout=5)
                     assert message is not None
-                    assert message.id == one
+                    assert message.id == first
                     raise OSError("no paper")
-            state = await jobs.state(one)
+            state = await jobs.state(first)
             assert (state.attempts, state.error) == (1, ERROR)
             if end == "return":
                 await asyncio.sleep(5)
             else:
-                await fail_again(cluster, consumer, one, crashes=end == "crash")
+                await fail_again(cluster, consumer, first, crashes=end == "crash")
             if end == "crash":
-                await bury(operator, one)
+                await bury(operator, first)
                 [letter] = await jobs.dead_letters.peek()
                 assert letter.reason is not None
                 assert letter.reason.endswith(ERROR)
             elif end == "return":
-                state = await jobs.state(one)
+                state = await jobs.state(first)
                 assert (state.attempts, state.error) == (1, ERROR)
             else:
                 [letter] = await jobs.dead_letters.peek()

@@ -62,7 +62,7 @@ class Fleet:
             await producer.queue("jobs").put_many([b"x"] * self._messages)
             self._begun.set()
             await asyncio.gather(self._pause(processes), *tasks)
-        return sum(one.contended_locks + one.gone for one in self._counts) / self._messages
+        return sum(counts.contended_locks + counts.gone for counts in self._counts) / self._messages
 
     def _delay(self) -> float:
         return self._random.uniform(0.2, 1.8) * WAY if self._begun.is_set() else 0

@@ -87,12 +87,14 @@ def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
         for fault in FAULTS
         for suspension in range(1, undisturbed.suspensions + 3)  # a fault adds suspensions
     ]
-    told = said_to_raise(kind, name)
+    documented = said_to_raise(kind, name)
     most = MOST_OF_BUNDLES if kind is BundledQueue else MOST
     strikes += both if len(both) <= most else Random(full).sample(both, most)
     wrong = []
     for strike in strikes:
-        wrong += [f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never, told)]
+        wrong += [
+            f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never, documented)
+        ]
     record_property(
         "figures",
         f"{full}: {undisturbed.requests} requests, {undisturbed.suspensions} suspensions, {len(strikes)} strikes",

@@ -16,16 +16,16 @@ def test_a_move_takes_a_reassigned_message_that_it_waits_for_and_leaves_later_me
     async def main() -> None:
         async with (
             simulated() as cluster,
-            cluster.connect(name="one") as one,
+            cluster.connect(name="one") as first,
             cluster.connect(name="two") as two,
             cluster.connect(name="three", node="three") as three,
             cluster.connect(name="four") as four,
         ):
             source, target = two.queue("source"), two.queue("target")
             await source.configure(STICKY)
-            await one.queue("source").put_many([b"held", b"free"])
-            async with one.transaction(autocommit=False) as tx:
-                assert await tx.take(one.queue("source"), timeout=1) is not None
+            await first.queue("source").put_many([b"held", b"free"])
+            async with first.transaction(autocommit=False) as tx:
+                assert await tx.take(first.queue("source"), timeout=1) is not None
                 reference = await two.admin.moves.start("source", "target")
                 while await target.size() < 1:  # noqa: ASYNC110 - it is in ZooKeeper
                     await asyncio.sleep(0.01)

@@ -58,10 +58,10 @@ def between_all(
     for number in range(1, FOREVER):
         reached: list[bool] = []
 
-        async def one(opened: list[zq.QueueSession], number: int = number, reached: list[bool] = reached) -> None:
+        async def run_once(opened: list[zq.QueueSession], number: int = number, reached: list[bool] = reached) -> None:
             reached.append(await program(opened, number))
 
-        play(one, options=options)
+        play(run_once, options=options)
         if not reached[0]:
             assert number > 3, "the action came between some requests"
             return
@@ -115,14 +115,14 @@ def test_a_message_that_is_reassigned_meanwhile_is_found(change: Change, offset:
         operator, producer, other = sessions
         jobs = producer.queue("jobs")
         await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
-        one = await jobs.put(b"m")
+        message_id = await jobs.put(b"m")
         await known(operator)
         await asyncio.sleep(3)
         reaping = asyncio.create_task(other.queue("jobs").admin.reap())
         await asyncio.sleep(offset)
         try:
-            assert await change(operator, one) is zq.Alteration.DONE
-            assert await changed(producer, one)
+            assert await change(operator, message_id) is zq.Alteration.DONE
+            assert await changed(producer, message_id)
         except zq.NotCommittedError:
             assert change is cancel_with_commit, "the others try again"
         await reaping

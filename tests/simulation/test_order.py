@@ -55,7 +55,7 @@ class Groups:
             assert numbers == self.left[group][: len(numbers)]
 
     def given_back(self, holder: object) -> None:
-        self.held = {group: one for group, one in self.held.items() if one is not holder}
+        self.held = {group: held_by for group, held_by in self.held.items() if held_by is not holder}
 
     def consumed(self, messages: list[zq.Message[bytes]]) -> None:
         for message in messages:
@@ -87,8 +87,8 @@ def test_a_group_is_delivered_one_message_at_a_time_in_the_order_of_its_puts(
             await queue.configure(config)
 
             async def put() -> None:
-                for number, one in enumerate(puts):
-                    group = "all" if ordered else one
+                for number, choice in enumerate(puts):
+                    group = "all" if ordered else choice
                     groups.left[group].append(number)
                     options: zq.PutOptions = {} if ordered else {"group": group}
                     await queue.put(f"{group} {number}".encode(), **options)
@@ -190,7 +190,7 @@ def test_a_single_consumer_gets_scheduled_messages_in_order_and_none_early(
                     number = int(message.body)
                     assert loop.time() >= due_at[number]
                     # Two messages due within a few milliseconds may become due in either order.
-                    earlier = [one for one in left if due_at[one] < due_at[number] - 0.05]
+                    earlier = [candidate for candidate in left if due_at[candidate] < due_at[number] - 0.05]
                     assert not earlier, (number, earlier)
                     if number in failing:
                         failing.discard(number)
@@ -225,12 +225,12 @@ def test_the_newest_message_of_a_key_is_delivered_once(
             waiting, resting = list[tuple[int, str]](), list[tuple[int, str]]()
 
             def newest() -> dict[str, int]:
-                return {key: max(number for number, one in waiting if one == key) for _, key in waiting}
+                return {key: max(number for number, waiting_key in waiting if waiting_key == key) for _, key in waiting}
 
             async def take(limit: int, fate: str) -> None:
                 due = newest()
                 async with session.transaction() as tx:
-                    taken = {int(one.body) for one in await tx.take_many(queue, limit)}
+                    taken = {int(message.body) for message in await tx.take_many(queue, limit)}
                     assert taken <= set(due.values())
                     assert len(taken) <= limit
                     assert bool(taken) == bool(due)

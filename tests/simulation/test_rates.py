@@ -152,7 +152,9 @@ def test_calls_whose_attempts_are_recorded_late_do_not_begin_together() -> None:
                 listener = session.listener(session.queue("jobs"), handler, concurrency=64, rate=40)
                 await stack.enter_async_context(listener)
             await asyncio.sleep(15)
-            cluster.ensemble.judge = lambda one, _: Fault.LOST_BEFORE if "worker" in one.client.name else None
+            cluster.ensemble.judge = lambda connection, _: (
+                Fault.LOST_BEFORE if "worker" in connection.client.name else None
+            )
             await asyncio.sleep(3)
             cluster.ensemble.judge = lambda *_: None
             while await jobs.size():  # noqa: ASYNC110 - virtual time
@@ -207,8 +209,8 @@ def test_the_handlers_of_batches_begin_at_the_rate_too() -> None:
             jobs = session.queue("jobs")
             await jobs.put_many([b"job"] * 60)
             listeners = [
-                one.listener(one.queue("jobs"), store, batch=10, batch_wait=3, concurrency=2, rate=2)
-                for one in (session, other)
+                client.listener(client.queue("jobs"), store, batch=10, batch_wait=3, concurrency=2, rate=2)
+                for client in (session, other)
             ]
             async with listeners[0], listeners[1]:
                 while await jobs.size():  # noqa: ASYNC110 - virtual time

@@ -45,14 +45,14 @@ def test_a_session_of_another_node_reassigns_messages_despite_many_sessions_of_t
 
 def test_a_single_node_keeps_its_messages() -> None:
     async def main() -> None:
-        async with simulated() as cluster, cluster.connect(node="a") as one, cluster.connect(node="a") as two:
-            await one.queue("jobs").configure(STICKY)
-            await one.queue("jobs").put(b"x")
-            await two.queue("jobs").put(b"y")
-            _clean(one)
-            _clean(two)
+        async with simulated() as cluster, cluster.connect(node="a") as first, cluster.connect(node="a") as second:
+            await first.queue("jobs").configure(STICKY)
+            await first.queue("jobs").put(b"x")
+            await second.queue("jobs").put(b"y")
+            _clean(first)
+            _clean(second)
             await asyncio.sleep(10 * EVERY)
-            assert await two.queue("jobs").admin.reap() == 0
-            assert (await one.queue("jobs").stats()).bound == 2
+            assert await second.queue("jobs").admin.reap() == 0
+            assert (await first.queue("jobs").stats()).bound == 2
 
     run_virtual(main, limit=1000)

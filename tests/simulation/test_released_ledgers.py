@@ -35,7 +35,7 @@ def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(se
             first, operator, second, last = sessions
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=1))
-            await jobs.put_many([b"%d" % one for one in range(10)])
+            await jobs.put_many([b"%d" % digit for digit in range(10)])
             ledger = Ledger(core_of(first).handle("jobs"), "A")
             before = await ledger.next_batch(-1, 3) if sealed else -1
             await ledger.prepare(before, 4)
@@ -69,7 +69,9 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
     monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(
-        making, "locking", lambda *args: [one for one in locking(*args) if not isinstance(one, SetData)]
+        making,
+        "locking",
+        lambda *args: [operation for operation in locking(*args) if not isinstance(operation, SetData)],
     )
 
     async def main() -> None:
@@ -77,7 +79,7 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
         async with cluster.connect() as session, cluster.connect() as other:
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=64))
-            await jobs.put_many([b"%d" % one for one in range(40)])
+            await jobs.put_many([b"%d" % number for number in range(40)])
             ledger = Ledger(core_of(session).handle("jobs"), "A")
             if by == "driver":
                 await ledger.prepare(-1, None)

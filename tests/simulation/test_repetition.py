@@ -51,8 +51,8 @@ def histories(seeds: range) -> list[str]:
 
 def assert_same(first: list[str], second: list[str]) -> None:
     """Compare two histories. Raises: AssertionError, with the first request that differs."""
-    for number, (one, other) in enumerate(itertools.zip_longest(first, second)):
-        assert one == other, f"request {number} differs:\n  {one}\n  {other}"
+    for number, (expected, actual) in enumerate(itertools.zip_longest(first, second)):
+        assert expected == actual, f"request {number} differs:\n  {expected}\n  {actual}"
 
 
 def test_one_seed_gives_the_same_history_in_this_process() -> None:

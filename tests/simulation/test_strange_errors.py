@@ -49,10 +49,10 @@ async def consume(_: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> 
 
 
 async def listener(session: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> None:
-    async def one(delivery: zq.Delivery[bytes]) -> None:
+    async def handle_message(delivery: zq.Delivery[bytes]) -> None:
         handle(delivery)
 
-    await session.listener(jobs, one).run()
+    await session.listener(jobs, handle_message).run()
 
 
 async def batches(session: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> None:

@@ -60,9 +60,11 @@ def shape_of(request: object) -> tuple[object, ...] | None:
     """Describe a request without ids and times; None if it does not concern the plain queue."""
     assert isinstance(request, Request)
     paths = [request.argument] if isinstance(request.argument, str) else list(request.argument or ())
-    if not any("/plain" in str(getattr(one, "path", one)) for one in paths):
+    if not any("/plain" in str(getattr(operation, "path", operation)) for operation in paths):
         return None
-    return request.kind, tuple((type(one).__name__, folder(str(getattr(one, "path", one)))) for one in paths)
+    return request.kind, tuple(
+        (type(operation).__name__, folder(str(getattr(operation, "path", operation)))) for operation in paths
+    )
 
 
 def folder(path: str) -> str:

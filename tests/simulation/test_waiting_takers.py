@@ -145,8 +145,8 @@ def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
             running = asyncio.create_task(listener.run())
 
             async def put() -> None:
-                for one in range(20):
-                    options: zq.PutOptions = {"group": "ab"[one % 2]} if grouped else {}
+                for job in range(20):
+                    options: zq.PutOptions = {"group": "ab"[job % 2]} if grouped else {}
                     await source.put(b"job", **options)
 
             putting, moment = asyncio.create_task(put()), _Moment(number, monkeypatch)

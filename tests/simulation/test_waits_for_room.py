@@ -64,10 +64,10 @@ async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[No
 def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
     """Return the faults at the servers after the put and the transaction have ended like this."""
     put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
-    there = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
+    stored = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
     trouble = [path for path in cluster.ensemble.tree.nodes if "/waiting/" in path or "/locks/lock-" in path]
-    if there != [b"p"] * put + [b"t"] * moved:
-        trouble.append(f"{there} are there")
+    if stored != [b"p"] * put + [b"t"] * moved:
+        trouble.append(f"{stored} are there")
     if bodies(cluster, "jobs") != [b"j"] * (not moved):
         trouble.append(f"jobs are {bodies(cluster, 'jobs')}")
     return trouble
@@ -258,12 +258,12 @@ def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes(
                 tx.put("small", b"in its place")
                 waiting = asyncio.create_task(put())
                 await asyncio.sleep(1)
-                others = asyncio.create_task(small.configure(zq.QueueConfig(max_size=0)))
+                configuring = asyncio.create_task(small.configure(zq.QueueConfig(max_size=0)))
                 await asyncio.sleep(before / 1000)
                 committing = asyncio.create_task(tx.commit())
                 await asyncio.sleep(milliseconds / 1000)
                 await session._runtime.close()
-                _, hanging = await asyncio.wait([waiting, committing, others], timeout=60)
+                _, hanging = await asyncio.wait([waiting, committing, configuring], timeout=60)
                 assert not hanging
                 for task in (waiting, committing):
                     assert isinstance(task.exception(), zq.SessionClosedError | None)
@@ -286,7 +286,7 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
                 assert await tx.take(jobs) is not None
                 tx.put("small", b"more")
                 await small.configure(zq.QueueConfig(max_size=1))
-                with pytest.raises(zq.QueueError) as told:
+                with pytest.raises(zq.QueueError) as raised:
                     await tx.commit(timeout=timeout)
             await asyncio.sleep(1)
             async with small.consume(until_idle=5) as deliveries:
@@ -294,7 +294,7 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
                     pass
             await asyncio.sleep(5)
             left = sum(room._in_progress + len(room._waiters) for room in session._runtime._gates)
-            return type(told.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
+            return type(raised.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
 
     ends = {milliseconds: run_virtual(partial(main, milliseconds / 1000)) for milliseconds in range(3, 60)}
     nothing: list[bytes] = []

@@ -183,7 +183,7 @@ def test_consumers_that_remove_past_hours_concurrently_do_not_fail_and_keep_the_
             for hour in range(1, 6):
                 await jobs(producer).put(b"later", delay=hour * HOUR)
             sessions = [ensemble.connect() for _ in range(3)]
-            async with sessions[0] as one, sessions[1] as two, sessions[2] as newcomer:
+            async with sessions[0] as first, sessions[1] as second, sessions[2] as newcomer:
 
                 async def consume(session: zq.QueueSession) -> None:
                     async with jobs(session).consume() as deliveries:
@@ -196,7 +196,7 @@ def test_consumers_that_remove_past_hours_concurrently_do_not_fail_and_keep_the_
                         await asyncio.sleep(600 * random.random())
 
                 figures, random = [5], Random(seed)
-                consuming = [asyncio.create_task(consume(one)), asyncio.create_task(consume(two))]
+                consuming = [asyncio.create_task(consume(first)), asyncio.create_task(consume(second))]
                 consuming.append(asyncio.create_task(read_figures()))
                 await asyncio.sleep(10 * HOUR)
                 consuming.append(asyncio.create_task(consume(newcomer)))

@@ -131,7 +131,7 @@ class Run(Recorder):
                 lag = random.random() * 3
                 server = random.choice(ensemble.servers)
                 server.lag = lag
-                if min(one.lag for one in ensemble.servers) > SESSION_TIMEOUT / 2:  # no session lasts on any server
+                if min(peer.lag for peer in ensemble.servers) > SESSION_TIMEOUT / 2:  # no session lasts on any server
                     asyncio.get_running_loop().call_later(CAUGHT_UP, setattr, server, "lag", 0.0)
 
     async def main(self) -> History:
@@ -140,7 +140,9 @@ class Run(Recorder):
         assert isinstance(loop, VirtualLoop)
         self.over = asyncio.Event()
         await self.set_up()
-        processes = {name: Process(loop, name) for name in (f"p{one}" for one in range(self.random.randint(1, 3)))}
+        processes = {
+            name: Process(loop, name) for name in (f"p{number}" for number in range(self.random.randint(1, 3)))
+        }
         self.done = {name: asyncio.Event() for name in processes}
         running = [self.start(process) for process in processes.values()]
         chaos = asyncio.create_task(self.chaos(processes))

@@ -77,7 +77,7 @@ class Client:
         self._open = still
 
     @asynccontextmanager
-    async def told(self, unit: Record, work: list[zq.Transaction]) -> AsyncIterator[None]:
+    async def outcome_of(self, unit: Record, work: list[zq.Transaction]) -> AsyncIterator[None]:
         """Write down how a unit ended by what comes out of the block; one left cleanly has committed."""
         try:
             yield
@@ -107,7 +107,7 @@ class Client:
             unit, name = self.journal.unit("produce"), chance.choice(["in", "in", "work", "once"])
             tokens = [self.journal.token() for _ in range(chance.choice([1, 1, 1, 3]))]
             unit.put(name, *tokens)
-            async with self.told(unit, []):
+            async with self.outcome_of(unit, []):
                 if len(tokens) == 1:
                     await self.session.queue(name).put(tokens[0].encode())
                 else:
@@ -117,7 +117,7 @@ class Client:
         while not self.over.is_set():
             unit, begun = self.journal.unit("move"), list[zq.Transaction]()
             autocommit = self.chance.choice([True, False])
-            async with self.told(unit, begun), self.session.transaction(autocommit=autocommit) as tx:
+            async with self.outcome_of(unit, begun), self.session.transaction(autocommit=autocommit) as tx:
                 begun.append(tx)
                 try:
                     await self._transaction(unit, tx, commits=autocommit)

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.history import Handed, History, Status, Unit
+from tests.simulation.history import Delivery, History, Status, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -117,14 +117,14 @@ def _note(unit: Unit, line: dict[str, Any]) -> None:
         case "put":
             unit.puts |= dict.fromkeys(line["tokens"], line["queue"])
         case "show":
-            unit.takes.append(Handed(line["token"], line["queue"], unit.client, line["session"], line["at"]))
+            unit.takes.append(Delivery(line["token"], line["queue"], unit.client, line["session"], line["at"]))
         case "reject":
             unit.rejects.add(line["token"])
         case "keep":
             unit.keeps.add(line["token"])
         case "let go":
-            for one in unit.takes:
-                one.until = line["at"]
+            for delivery in unit.takes:
+                delivery.until = line["at"]
         case "end":
             unit.status, unit.why, unit.decided = Status[line["status"]], line["why"], line["at"]
         case _:
@@ -136,7 +136,7 @@ def resolve(history: History) -> int:
 
     All or nothing: one put that has been seen proves the commit, and then the checker wants to see all of it.
     """
-    seen = set(history.handed())
+    seen = set(history.deliveries())
     for tokens in (*history.final.items.values(), *history.final.dead.values()):
         seen.update(tokens)
     unresolved = 0

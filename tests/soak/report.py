@@ -31,7 +31,7 @@ def figures(result: Result, folder: Path | None) -> dict[str, object]:
         "messages put": sum(unit.status is Status.COMMITTED for _, unit in history.put().values()),
         "bundles": len(result.servers.bundles),
         "messages in bundles": sum(map(messages_in, result.servers.bundles)),
-        "hand-overs": sum(map(len, history.handed().values())),
+        "hand-overs": sum(map(len, history.deliveries().values())),
         "commits with takes": units[Status.COMMITTED],
         "rolled back or refused": units[Status.NOT_COMMITTED],
         "never told": result.unresolved,

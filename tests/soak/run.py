@@ -117,7 +117,7 @@ def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
 
     Unseen attempts are those of sessions that ended between the record and the handler: at most this many.
     """
-    handed = history.handed()
+    deliveries = history.deliveries()
     rejected = {token for unit in history.units for token in unit.rejects}
     wrong, unseen = [], 0
     for queue, tokens in history.final.dead.items():
@@ -128,7 +128,7 @@ def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
                 continue
             if limit is None or attempts != limit:
                 wrong.append(f"dead letters: {token} of {queue!r} after {attempts} attempts of {limit}: {reason}")
-            unseen += attempts - len(handed.get(token, ()))
+            unseen += attempts - len(deliveries.get(token, ()))
     if unseen > history.interrupted:
         wrong.append(f"dead letters: {unseen} attempts that nobody saw, {history.interrupted} can be explained")
     return wrong

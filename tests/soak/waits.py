@@ -50,10 +50,10 @@ def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
 def _waits(history: History) -> Iterator[tuple[str, float, float]]:
     """Return each time that a message waited for a delivery: from its put, or from the end of the last delivery."""
     put = history.put()
-    for token, handed in history.handed().items():
+    for token, deliveries in history.deliveries().items():
         unit = put[token][1] if token in put else None
-        if unit is not None and unit.status is Status.COMMITTED and unit.decided < handed[0].at:
-            yield token, unit.decided, handed[0].at
-        for before, after in pairwise(handed):
+        if unit is not None and unit.status is Status.COMMITTED and unit.decided < deliveries[0].at:
+            yield token, unit.decided, deliveries[0].at
+        for before, after in pairwise(deliveries):
             start = before.at if before.until is None else before.until
             yield token, start, max(start, after.at)

@@ -89,10 +89,10 @@ class Driver:
         assert self._process is not None
         found: list[psutil.Process] = []
         with suppress(psutil.Error):
-            for one in psutil.Process(self._process.pid).children(recursive=True):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
                 with suppress(psutil.Error):
-                    if part in " ".join(one.cmdline()):
-                        found.append(one)
+                    if part in " ".join(process.cmdline()):
+                        found.append(process)
         return found
 
 
@@ -117,8 +117,8 @@ class Pipeline:
                 killer = asyncio.ensure_future(self._kill())
                 while len(self.seen) < self._rows:
                     done, _ = await asyncio.wait({killer, *consumers}, timeout=5)
-                    for one in done:
-                        one.result()
+                    for task in done:
+                        task.result()
                     if self._driver.ended:
                         self._driver.start()
                     say(f"{time.strftime('%X')} {len(self.seen):,} rows, {dict(self.faults)}")
@@ -127,8 +127,8 @@ class Pipeline:
             say("some rows have not arrived in time")
         finally:
             killer.cancel()
-            for one in consumers:
-                one.cancel()
+            for task in consumers:
+                task.cancel()
             await asyncio.gather(killer, *consumers, return_exceptions=True)
             await asyncio.to_thread(self._driver.kill)
 
@@ -183,7 +183,7 @@ class Pipeline:
 
     async def _kill_workers(self) -> bool:
         daemons = self._driver.processes("pyspark.daemon")
-        return self._strike([one for one in daemons if any(one.ppid() == parent.pid for parent in daemons)])
+        return self._strike([daemon for daemon in daemons if any(daemon.ppid() == parent.pid for parent in daemons)])
 
     async def _kill_source(self) -> bool:
         return self._strike(self._driver.processes("python_streaming_source_runner")[:1])
@@ -205,9 +205,9 @@ class Pipeline:
     @staticmethod
     def _strike(processes: list[psutil.Process]) -> bool:
         struck = False
-        for one in processes:
+        for process in processes:
             with suppress(psutil.Error):
-                one.kill()
+                process.kill()
                 struck = True
         return struck
 

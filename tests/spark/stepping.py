@@ -136,10 +136,10 @@ def tell_end(running: StreamingQuery, folder: Path) -> None:
     """Write down how a query ends."""
     try:
         running.awaitTermination()
-        told = "well"
+        outcome = "well"
     except PySparkException as error:
-        told = str(error)
-    (folder / f"{ENDED}.draft").write_text(told)
+        outcome = str(error)
+    (folder / f"{ENDED}.draft").write_text(outcome)
     (folder / f"{ENDED}.draft").rename(folder / ENDED)
 
 

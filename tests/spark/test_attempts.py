@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(300)
 def dead(options: Mapping[str, str]) -> list[tuple[bytes, str]]:
     async def look() -> list[tuple[bytes, str]]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return [(one.body, one.reason) for one in await session.queue("orders").dead_letters.peek(100)]
+            return [(letter.body, letter.reason) for letter in await session.queue("orders").dead_letters.peek(100)]
 
     return asyncio.run(look())
 
@@ -114,8 +114,8 @@ async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
         await query.run(ledger)
         queue = session.queue("orders")
         letters = await queue.dead_letters.peek(10)
-        assert {one.body.decode() for one in letters} == poison
-        assert {one.reason for one in letters} == {
+        assert {letter.body.decode() for letter in letters} == poison
+        assert {letter.reason for letter in letters} == {
             f"stream 'spark': the query failed {most} times on a batch of only this message"
         }
         assert Counter(query.rows) == Counter(bodies) - Counter(poison)
@@ -172,14 +172,14 @@ async def test_a_release_during_a_division_releases_the_whole_batch(zookeeper: s
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("orders")
         assert await queue.admin.release_ledger("spark") == 20
-        assert sorted(one.body.decode() for one in await queue.peek(100)) == sorted(bodies)
+        assert sorted(message.body.decode() for message in await queue.peek(100)) == sorted(bodies)
         assert (await queue.stats()).claimed == 0
 
 
 def test_a_manifest_is_read_back_and_an_older_one_without_the_new_fields_is_read() -> None:
     full = Manifest(7, done=True, attempts=2, chunk=3, rejected=1, parent=0, parents=(0, 4))
-    for one in (full, Manifest(0), Manifest(5)):
-        assert Manifest.decode(one.encode()) == one
+    for manifest in (full, Manifest(0), Manifest(5)):
+        assert Manifest.decode(manifest.encode()) == manifest
     assert Manifest.decode(b'{"items": 4}') == Manifest(4)
     with pytest.raises(zq.PayloadError, match="does not decode"):
         Manifest.decode(b"[]")

@@ -73,7 +73,7 @@ class Ends(NamedTuple):
 
         async def read() -> list[str]:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
-                return [one.id for name in QUEUES async for one in session.queue(name).history()]
+                return [ended.id for name in QUEUES async for ended in session.queue(name).history()]
 
         return asyncio.run(read())
 
@@ -224,21 +224,23 @@ def test_the_command_without_spark_reports_the_same_figures(
     found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
 
     move(spark, str(tmp_path / "audit"), servers)
-    told = report(spark, str(tmp_path / "audit"))
-    orders = told.queues["orders"]
+    figures = report(spark, str(tmp_path / "audit"))
+    orders = figures.queues["orders"]
     assert (found["ended"], found["retried"], found["retries"]) == (orders.ended, orders.retried, orders.retries)
     assert (found["first"], found["last"]) == (orders.first.isoformat(), orders.last.isoformat())
     assert (found["outcomes"]["finished"], found["outcomes"]["dead-lettered"]) == (orders.finished, orders.dead)
     assert found["outcomes"]["expired"] == orders.other
     assert found["per_second"] == pytest.approx(orders.per_second, abs=0.001)
-    assert found["dead_letters"] == [{"reason": one.reason, "messages": one.messages} for one in told.reasons]
+    assert found["dead_letters"] == [
+        {"reason": reason.reason, "messages": reason.messages} for reason in figures.reasons
+    ]
     for time, theirs in (("waiting", orders.waiting), ("handling", orders.handling)):
         assert theirs is not None
         for share in ("p50", "p95", "p99"):
             assert found[time][share] == pytest.approx(getattr(theirs, share), rel=0.001), (time, share)
-    assert found["span"] == told.span.total_seconds()
-    assert [(one["begin"], one["finished"], one["dead"], one["other"]) for one in found["spans"]] == [
-        (one.begin.isoformat(), one.finished, one.dead, one.other) for one in told.spans
+    assert found["span"] == figures.span.total_seconds()
+    assert [(span["begin"], span["finished"], span["dead"], span["other"]) for span in found["spans"]] == [
+        (span.begin.isoformat(), span.finished, span.dead, span.other) for span in figures.spans
     ]
 
 
@@ -246,17 +248,17 @@ def test_the_report_shows_the_figures_of_the_records(
     spark: SparkSession, known: dict[str, str], tmp_path: Path
 ) -> None:
     assert move(spark, str(tmp_path / "audit"), known) == Moved(records=104, finished=False)
-    told = report(spark, str(tmp_path / "audit"))
-    orders = told.queues["orders"]
-    assert list(told.queues) == ["orders", "2026"]
+    figures = report(spark, str(tmp_path / "audit"))
+    orders = figures.queues["orders"]
+    assert list(figures.queues) == ["orders", "2026"]
     assert (orders.ended, orders.finished, orders.dead, orders.other) == (103, 100, 3, 0)
     assert (orders.retried, orders.retries) == (3, 6)
     assert orders.waiting == Percentiles(p50=0.49, p95=0.95, p99=0.99)
     assert orders.handling == Percentiles(p50=1.0, p95=1.0, p99=1.0)
-    assert (told.queues["2026"].other, told.queues["2026"].waiting) == (1, None)
-    assert told.reasons == [Reason(queue="orders", reason="<b>no such customer</b>", messages=3)]
-    assert told.total is not None
-    assert sum(one.finished + one.dead + one.other for one in told.spans) == told.total.ended == 104
+    assert (figures.queues["2026"].other, figures.queues["2026"].waiting) == (1, None)
+    assert figures.reasons == [Reason(queue="orders", reason="<b>no such customer</b>", messages=3)]
+    assert figures.total is not None
+    assert sum(span.finished + span.dead + span.other for span in figures.spans) == figures.total.ended == 104
     assert orders.per_second == pytest.approx(103 / (801.01 - 1.01), rel=1e-3)
     days = {path.parent.name for path in (tmp_path / "audit").glob("queue=orders/day=*/*.parquet")}
     assert days == {"day=2026-03-01", "day=2026-03-02"}

@@ -274,7 +274,7 @@ def test_plans_errors_and_the_event_log_contain_no_secret(
         spark.read.format("aiozkqueue").options(**options).load().collect()
     frame.explain(mode="extended")
     shown = capfd.readouterr()
-    logs = "".join(one.read_text() for one in spark_events.rglob("*") if one.is_file())
+    logs = "".join(file.read_text() for file in spark_events.rglob("*") if file.is_file())
     assert "aiozkqueue" in logs
     assert secret not in shown.out + shown.err + logs
 

@@ -50,7 +50,7 @@ def test_a_stream_with_a_limit_in_bytes_writes_each_message_once(
     files = Files(spark, options, tmp_path)
     query = files.start(once=True, maxBytesPerTrigger="200k", maxOffsetsPerTrigger="500")
     assert query.awaitTermination(240)
-    batches = [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert sum(batches) == 600
     assert max(batches) <= 204
     assert len(batches) <= (6 if bundles else 3)

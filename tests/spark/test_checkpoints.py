@@ -287,16 +287,16 @@ def test_a_batch_that_its_tasks_have_not_read_to_the_end_is_not_acknowledged(
     put(options, *(b"%d" % n for n in range(4)))
     driver = begun(drivers, options, minPartitions="2")
     end = driver.latest(driver.beginning)
-    one, other = driver.reader.partitions(driver.beginning, end)
-    assert len(driver.read_shares([one])) == 2
-    with closing(cast("Generator[pa.RecordBatch]", driver.reader.read(other))) as cut_off:
+    first, second = driver.reader.partitions(driver.beginning, end)
+    assert len(driver.read_shares([first])) == 2
+    with closing(cast("Generator[pa.RecordBatch]", driver.reader.read(second))) as cut_off:
         assert next(cut_off).num_rows == 2  # all rows, but the task does not get to its end
     for ask in (driver.latest, driver.reader.commit):
         with pytest.raises(UnreadBatchError, match="no task of this query has read all of it"):
             ask(end)
     assert left(options) == (4, 4, 1)
-    assert len(driver.read_shares([other])) == 2
-    assert len(driver.read_shares([other])) == 2  # a second try of the task, as speculation makes one
+    assert len(driver.read_shares([second])) == 2
+    assert len(driver.read_shares([second])) == 2  # a second try of the task, as speculation makes one
     assert driver.latest(end) == end
     assert left(options) == (0, 0, 0)
 

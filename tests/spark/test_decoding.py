@@ -182,7 +182,7 @@ def test_a_time_is_written_in_utc_and_read_back_whatever_its_zone_and_year() -> 
 def test_a_small_decimal_is_written_in_digits() -> None:
     digits = ["0.000000000000000000", "0.000000000100000000", "-1.500000000000000000"]
     column = pa.array(map(Decimal, digits), pa.decimal128(38, 18))
-    assert encoded(column, DecimalType(38, 18)) == [f'{{"v": "{one}"}}'.encode() for one in digits]
+    assert encoded(column, DecimalType(38, 18)) == [f'{{"v": "{number}"}}'.encode() for number in digits]
 
 
 @pytest.mark.parametrize(

@@ -120,5 +120,5 @@ def test_shares_of_a_folder_hold_every_message_once_and_are_about_one_task_in_si
     ]
     assert len(shares) == SHALLOW // SHARE
     assert max(map(len, shares)) < 1.3 * SHARE
-    ids = [one for share in shares for one in share]
+    ids = [message_id for share in shares for message_id in share]
     assert len(ids) == len(set(ids)) == SHALLOW

@@ -80,12 +80,12 @@ def test_tasks_of_a_stream_read_about_as_many_bytes(
         end = reader.latestOffset(start, ReadAllAvailable())
         shares = reader.partitions(start, end)
         read = [
-            [(one["id"], len(one["body"])) for batch in reader.read(share) for one in batch.to_pylist()]
+            [(row["id"], len(row["body"])) for batch in reader.read(share) for row in batch.to_pylist()]
             for share in shares
         ]
     finally:
         reader.stop()
-    assert [one for share in read for one, _ in share] == ids
+    assert [message_id for share in read for message_id, _ in share] == ids
     sizes = [sum(size for _, size in share) for share in read]
     assert len(sizes) == 2
     assert max(sizes) < 60_000

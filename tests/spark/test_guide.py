@@ -113,7 +113,9 @@ def test_the_functions_for_each_batch_run(spark: SparkSession, zookeeper: str, t
     rows = spark.read.parquet(str(tmp_path / "checked")).select("id", "cents").collect()
     assert [tuple(row) for row in rows] == [(4, 1)]
     letters = spark.read.format("aiozkqueue").options(hosts=guide.hosts, content="deadLetters").load("orders")
-    assert [(bytes(one.body), one.reason) for one in letters.collect()] == [(b'{"id": 5}', "stream 'check': no amount")]
+    assert [(bytes(letter.body), letter.reason) for letter in letters.collect()] == [
+        (b'{"id": 5}', "stream 'check': no amount")
+    ]
     assert guide.over()
 
 

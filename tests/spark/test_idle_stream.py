@@ -182,7 +182,7 @@ async def test_an_hour_whose_listing_takes_long_is_not_listed_again_for_each_put
         assert len([name for name in listed.paths if name.isdigit()]) == 1
         monkeypatch.setattr("aiozkqueue.batches.backlog.AGAIN", 10)
         other = Ledger(core_of(session).handle("orders"), "other")
-        assert [one.items for one in await other.pages(await next_of(other, -1))] == [1]
+        assert [page.items for page in await other.pages(await next_of(other, -1))] == [1]
 
 
 async def test_a_due_message_that_another_client_took_first_and_releases_is_found(

@@ -140,9 +140,9 @@ def test_drivers_killed_at_any_step_lose_and_duplicate_nothing_and_a_zombie_chan
     zombie.go_on(spark)
     assert left(zombie.orders) == (0, 0, 0)
     assert put(zombie.orders, b"late")
-    told = zombie.end(second)
-    assert "ClaimLostError" in told
-    assert "taken over" in told
+    ending = zombie.end(second)
+    assert "ClaimLostError" in ending
+    assert "taken over" in ending
     assert Counter(drained(zombie.out)) == Counter(bodies)
     assert left(zombie.orders) == (1, 0, 0)
 

@@ -64,8 +64,10 @@ async def test_the_rows_of_a_killed_write_are_counted_diagnosed_and_cleaned_up(
             assert await tx.take(orders) is None
         stats = await orders.stats()
         assert (stats.size, stats.staged) == (ROWS, 1)
-        assert [one.messages for one in await orders.admin.unfinished()] == [ROWS]
-        (finding,) = [one for one in (await session.admin.diagnose("orders")).findings if "staged" in one.text]
+        assert [write.messages for write in await orders.admin.unfinished()] == [ROWS]
+        (finding,) = [
+            candidate for candidate in (await session.admin.diagnose("orders")).findings if "staged" in candidate.text
+        ]
         assert finding.text.startswith(f"{ROWS} staged messages")
         assert "ledgers discard orders" in finding.advice
         await session.admin.clean("orders")

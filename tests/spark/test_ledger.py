@@ -144,12 +144,12 @@ class Preparing(Stream):
 async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
     """Read the messages of a batch that exist, in order."""
     zookeeper = ledger._zookeeper
-    places = [one.place for page in pages for one in await read_page(zookeeper.read, page.path)]
+    places = [entry.place for page in pages for entry in await read_page(zookeeper.read, page.path)]
     nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
     found: list[bytes] = []
     for place, node in zip(places, nodes, strict=True):
         if node is not None:
-            found += [one.data for one in decode_bundle(node.data)] if is_bundle_at(place) else [node.data]
+            found += [member.data for member in decode_bundle(node.data)] if is_bundle_at(place) else [node.data]
     return [decode(data)[1].decode() for data in found]
 
 
@@ -166,7 +166,7 @@ async def fill(hosts: str, root: str, count: int, bundle: int = 1) -> list[str]:
         bodies = [str(n) for n in range(count)]
         if bundle > 1:
             await session.queue("orders").configure(zq.QueueConfig(bundle=bundle))
-        await session.queue("orders").put_many([one.encode() for one in bodies])
+        await session.queue("orders").put_many([body.encode() for body in bodies])
         return bodies
 
 
@@ -501,7 +501,7 @@ async def test_messages_of_a_ledger_count_as_claimed_and_not_as_leftovers(zookee
         await session.admin.clean("orders")
         assert (await queue.stats()).claimed == 4
         diagnosis = await session.admin.diagnose("orders")
-        assert "lock" not in json.dumps([str(one) for one in diagnosis.findings]).lower()
+        assert "lock" not in json.dumps([str(finding) for finding in diagnosis.findings]).lower()
 
 
 class Weighing(Mortal):
@@ -558,7 +558,7 @@ class Overtaken(Slow):
     """A client before whose first removal of locks something else happens."""
 
     async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
-        if self._meanwhile is not None and any("/lock-" in one.path for one in operations):
+        if self._meanwhile is not None and any("/lock-" in operation.path for operation in operations):
             meanwhile, self._meanwhile = self._meanwhile, None
             await meanwhile()
         return await self._zookeeper.multi(operations, **options)
@@ -605,8 +605,8 @@ async def test_batches_claim_retried_messages_and_those_with_a_key_a_history_or_
             batch = await ledger.next_batch(-1, None)
             assert sum(page.items for page in await ledger.pages(batch)) == 3
             await ledger.acknowledge(batch)
-        assert [one.body for one in await queue.peek()] == [b"later"]
-        assert [one.outcome.value async for one in queue.history()] == ["finished"] * 3
+        assert [message.body for message in await queue.peek()] == [b"later"]
+        assert [record.outcome.value async for record in queue.history()] == ["finished"] * 3
         await queue.put(b"again", key="k", unique=True)  # the key is free
 
 
@@ -689,7 +689,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
             (page,) = await ledger.pages(await ledger.next_batch(-1, None))
             await mark(core_of(session).zookeeper, page.path, bad, "no JSON", -1)
             assert await session.queue("orders").admin.release_ledger("spark") == 1
-        assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
+        assert [message.body for message in await session.queue("orders").peek()] == [b"bad"]
 
 
 async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it(
@@ -726,7 +726,7 @@ async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
             await ledger.acknowledge(batch)
             last = batch
         assert taken == len(bodies) + 1
-        left = {one.body for one in await queue.peek(limit=10)}
+        left = {message.body for message in await queue.peek(limit=10)}
         assert left == {b"too late", b"urgent, and too late", b"of a new level"}
 
 
@@ -748,7 +748,7 @@ async def test_a_message_with_a_child_znode_does_not_block_an_acknowledgement_an
         assert await ledger.next_batch(batch, None) == batch
     async with zq.connect(zookeeper, root=queue_root) as session, session.transaction() as tx:
         assert await tx.take(session.queue("orders")) is None
-    assert len([one for one in caplog.records if "stays locked" in one.getMessage()]) == 1
+    assert len([record for record in caplog.records if "stays locked" in record.getMessage()]) == 1
 
 
 async def test_a_stream_skips_messages_that_its_user_may_not_read(
@@ -764,4 +764,4 @@ async def test_a_stream_skips_messages_that_its_user_may_not_read(
         await ledger.acknowledge(batch)
         assert await ledger.next_batch(batch, None) == batch
     assert await server_view.children(f"{queue_root}/orders/items") == [first]
-    assert len([one for one in caplog.records if "this user may not read" in one.getMessage()]) == 1
+    assert len([record for record in caplog.records if "this user may not read" in record.getMessage()]) == 1

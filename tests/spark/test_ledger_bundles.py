@@ -111,8 +111,8 @@ async def test_messages_that_are_left_of_a_dead_consumers_bundle_are_taken_as_si
         batch = await ledger.next_batch(-1, None)
         pages = await ledger.pages(batch)
         assert await bodies_of(ledger, pages) == bodies[3:]
-        entries = [one for page in pages for one in await read_page(ledger._zookeeper.read, page.path)]
-        assert [one.version for one in entries] == [0, 0, 1, *[0] * 58]
+        entries = [entry for page in pages for entry in await read_page(ledger._zookeeper.read, page.path)]
+        assert [entry.version for entry in entries] == [0, 0, 1, *[0] * 58]
         await ledger.acknowledge(batch)
     await assert_empty(server_view, queue_root)
 
@@ -169,9 +169,9 @@ async def test_each_message_of_a_bundle_has_a_record_in_the_history(
         async with driver(zookeeper, queue_root) as ledger:
             batch = await ledger.next_batch(-1, None)
             assert await ledger.acknowledge(batch) == NUMBER
-        records = [one async for one in queue.history()]
-        assert {one.outcome.value for one in records} == {"finished"}
-        assert Counter(one.payload for one in records) == Counter(body.encode() for body in bodies)
+        records = [record async for record in queue.history()]
+        assert {record.outcome.value for record in records} == {"finished"}
+        assert Counter(record.payload for record in records) == Counter(body.encode() for body in bodies)
     await assert_empty(server_view, queue_root)
 
 
@@ -201,7 +201,7 @@ async def test_an_undecodable_message_of_a_bundle_becomes_a_dead_letter_though_d
             await heir.finish()
         async with zq.connect(zookeeper, root=root) as session:
             queue = session.queue("orders")
-            assert [one.body for one in await queue.dead_letters.peek()] == [b"7"], f"killed at write {step}"
+            assert [letter.body for letter in await queue.dead_letters.peek()] == [b"7"], f"killed at write {step}"
             stats = await queue.stats()
             assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
     assert step > 4
@@ -223,14 +223,14 @@ async def test_znodes_below_a_bundle_do_not_block_an_acknowledgement(
 
 
 def ids_of(reader: QueueStreamReader, shares: Iterable[object]) -> list[str]:
-    return [one for share in shares for batch in reader.read(share) for one in batch["id"].to_pylist()]  # type: ignore[arg-type]  # Spark yields Arrow batches
+    return [message_id for share in shares for batch in reader.read(share) for message_id in batch["id"].to_pylist()]  # type: ignore[arg-type]  # Spark yields Arrow batches
 
 
 async def put(options: dict[str, str], number: int) -> list[str]:
     async with zq.connect(options["hosts"], root=options["root"]) as session:
         queue = session.queue("orders")
         await queue.configure(zq.QueueConfig(bundle=64))
-        return await queue.put_many([b"%d" % one for one in range(number)])
+        return await queue.put_many([b"%d" % body for body in range(number)])
 
 
 async def damage(options: dict[str, str]) -> str:
@@ -289,7 +289,7 @@ def test_a_damaged_bundle_becomes_one_dead_letter_with_its_batch(options: dict[s
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
             assert (await queue.size(), (await queue.stats()).claimed) == (0, 0)
-            return [one.body for one in await queue.dead_letters.peek()]
+            return [letter.body for letter in await queue.dead_letters.peek()]
 
     assert asyncio.run(dead()) == [b"damaged"]
 

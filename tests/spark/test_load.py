@@ -28,7 +28,7 @@ def messages(options: Mapping[str, str]) -> dict[bytes, zq.Message[bytes]]:
 
     async def look() -> dict[bytes, zq.Message[bytes]]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return {one.body: one for one in await session.queue(options["queue"]).peek(1000)}
+            return {message.body: message for message in await session.queue(options["queue"]).peek(1000)}
 
     return asyncio.run(look())
 

@@ -177,7 +177,7 @@ class Query:
 
     def read(self) -> list[str]:
         batches = [batch for share in self._shares for batch in self._reader.read(share)]
-        return [one for batch in batches for one in batch["id"].to_pylist()]
+        return [message_id for batch in batches for message_id in batch["id"].to_pylist()]
 
     def finish(self) -> None:
         """Commit the batch, and end."""
@@ -190,7 +190,7 @@ class Query:
 
 def reject(options: dict[str, str], ids: Iterable[str], reason: str) -> None:
     parsed = parse_options({**options, "content": "deadLetters"})
-    rows = pa.RecordBatch.from_pylist([{"id": one, "reason": reason} for one in ids])
+    rows = pa.RecordBatch.from_pylist([{"id": message_id, "reason": reason} for message_id in ids])
     DeadLetterWriter(DECISION, parsed).write(iter([rows]))
 
 

@@ -76,10 +76,10 @@ def test_the_plots_show_the_busiest_of_fifty_queues_and_the_table_shows_all() ->
 def test_long_names_and_reasons_are_shortened_to_distinct_labels() -> None:
     names = [f"{'a-prefix-that-all-of-them-have-in-common-' * 2}{n}" for n in range(2)]
     found = shown(page(report(*names, reasons=("no such customer", "no such address"))))
-    labels = [one for one in found if one.startswith("a-prefix")]
-    assert {len(one) < 80 for one in labels} == {True}
+    labels = [text for text in found if text.startswith("a-prefix")]
+    assert {len(label) < 80 for label in labels} == {True}
     assert len(set(labels)) == 2 + 4  # each queue, and each of its reasons
-    assert sum(one.endswith("no such customer") for one in labels) == 2
+    assert sum(label.endswith("no such customer") for label in labels) == 2
 
 
 @pytest.mark.parametrize(("most", "axis"), [(1, ["0", "1", "2"]), (2010, ["0", "1,500", "3,000"])])

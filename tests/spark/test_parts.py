@@ -86,8 +86,8 @@ def links(options: Mapping[str, str], count: int, **more: str) -> Iterator[list[
 
 
 def test_two_concurrent_attempts_of_a_task_put_each_row_once(options: dict[str, str]) -> None:
-    with links(options, 2) as (one, other):
-        first, second = Task(one), Task(other)
+    with links(options, 2) as (left, right):
+        first, second = Task(left), Task(right)
         for start in range(0, 100, 20):
             first.add(range(start, start + 20))
             second.add(range(start, start + 20))
@@ -99,11 +99,11 @@ def test_two_concurrent_attempts_of_a_task_put_each_row_once(options: dict[str, 
 
 
 def test_a_retried_task_resumes_the_same_rows_and_is_refused_other_ones(options: dict[str, str]) -> None:
-    with links(options, 2) as (one, other):
-        Task(one).add(range(35))  # and dies with five on the way
+    with links(options, 2) as (left, right):
+        Task(left).add(range(35))  # and dies with five on the way
         with pytest.raises(zq.InvalidOptionError, match="was given others"):
-            Task(other, run="second").add(range(1, 41))
-        heir = Task(other, run="third").add(range(40))
+            Task(right, run="second").add(range(1, 41))
+        heir = Task(right, run="third").add(range(40))
         heir.commit(heir.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(40))
 
@@ -112,13 +112,13 @@ def test_a_retried_task_with_the_same_payloads_and_other_put_options_is_refused(
     def rows(*keys: int) -> list[Row]:
         return [Row(b"same", {"key": f"k{n}", "headers": {"n": str(n)}}) for n in keys]
 
-    with links(options, 2) as (one, other):
-        one.call(Task(one).part.add, rows(*range(10)))
-        heir = Task(other, run="second")
+    with links(options, 2) as (left, right):
+        left.call(Task(left).part.add, rows(*range(10)))
+        heir = Task(right, run="second")
         with pytest.raises(zq.InvalidOptionError, match="was given others"):
-            other.call(heir.part.add, rows(*range(5, 15)))
-        heir = Task(other, run="third")
-        other.call(heir.part.add, rows(*range(15)))
+            right.call(heir.part.add, rows(*range(5, 15)))
+        heir = Task(right, run="third")
+        right.call(heir.part.add, rows(*range(15)))
         heir.commit(heir.finish())
     assert drained(options) == [b"same"] * 15
 
@@ -128,11 +128,11 @@ def test_a_retried_task_puts_each_row_once_into_a_queue_with_bundles(
     options: dict[str, str], more: dict[str, str]
 ) -> None:
     use_bundles(options)
-    with links(options, 3, rowsPerTransaction="64", **more) as (one, other, third):
-        Task(one).add(range(150))  # and dies with 22 on the way
+    with links(options, 3, rowsPerTransaction="64", **more) as (first, second, third):
+        Task(first).add(range(150))  # and dies with 22 on the way
         stored = names(options)
         assert sorted(map(messages_in, stored)) == ([1] * 128 if more else [64, 64])
-        heir, rival = Task(other, run="second"), Task(third, run="second")
+        heir, rival = Task(second, run="second"), Task(third, run="second")
         heir.add(range(150))
         rival.add(range(150))
         heir.finish()
@@ -178,9 +178,9 @@ def names(options: Mapping[str, str]) -> list[str]:
 
 
 def test_a_batch_retried_with_other_partitions_is_not_committed(options: dict[str, str]) -> None:
-    with links(options, 2) as (one, other):
-        Task(one, partition=1).add(range(30))
-        heir = Task(other, run="second").add(range(60))
+    with links(options, 2) as (first, second):
+        Task(first, partition=1).add(range(30))
+        heir = Task(second, run="second").add(range(60))
         with pytest.raises(zq.NotCommittedError, match="begun with other partitions"):
             heir.commit(heir.finish())
         heir.link.call(heir.staging.abort, 0)
@@ -189,17 +189,17 @@ def test_a_batch_retried_with_other_partitions_is_not_committed(options: dict[st
 
 
 def test_rows_with_an_id_column_can_move_between_positions_and_partitions(options: dict[str, str]) -> None:
-    with links(options, 3, idColumn="n") as (one, other, third):
-        Task(one, partition=1).add(range(30))
-        Task(other).add(range(30, 60))
+    with links(options, 3, idColumn="n") as (first, second, third):
+        Task(first, partition=1).add(range(30))
+        Task(second).add(range(30, 60))
         heir = Task(third, run="second").add(reversed(range(80)))
         heir.commit(heir.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(80))
 
 
 def test_two_concurrent_attempts_with_an_id_column_put_each_row_once(options: dict[str, str]) -> None:
-    with links(options, 2, idColumn="n") as (one, other):
-        first, second = Task(one), Task(other)
+    with links(options, 2, idColumn="n") as (left, right):
+        first, second = Task(left), Task(right)
         first.add(range(30))
         second.add(reversed(range(50)))
         first.add(range(30, 50))
@@ -219,9 +219,11 @@ def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
         end = reader.latestOffset(start, ReadAllAvailable())
         assert end != start
         shares = reader.partitions(start, end)
-        read = [[one for batch in reader.read(share) for one in batch["id"].to_pylist()] for share in shares]
+        read = [
+            [message_id for batch in reader.read(share) for message_id in batch["id"].to_pylist()] for share in shares
+        ]
         assert [len(found) for found in read] == [3, 2, 3, 2]
-        assert Counter(one for found in read for one in found) == Counter(ids)
+        assert Counter(message_id for found in read for message_id in found) == Counter(ids)
 
         async def force_open() -> None:
             async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -275,7 +277,9 @@ def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[in
     reader = FilteringReader(default_schema(parsed.content), parsed)
     assert list(reader.pushFilters(list(filters))) == list(filters)  # type: ignore[arg-type]  # Spark looks again
     shares = reader.partitions()
-    return len(shares), [one for share in shares for batch in reader.read(share) for one in batch["id"].to_pylist()]
+    return len(shares), [
+        message_id for share in shares for batch in reader.read(share) for message_id in batch["id"].to_pylist()
+    ]
 
 
 def test_a_filter_on_ids_reads_only_those_messages(options: dict[str, str]) -> None:
@@ -415,10 +419,10 @@ def test_the_error_for_a_column_of_the_wrong_type_names_the_right_ones(name: str
 def test_a_task_at_a_server_with_a_small_request_limit_puts_its_rows_in_smaller_writes(
     options: dict[str, str], embedded_server: Callable[..., EmbeddedZooKeeper]
 ) -> None:
-    there = {**options, "hosts": embedded_server(ServerOptions(jute_maxbuffer=100_000)).hosts}
+    small = {**options, "hosts": embedded_server(ServerOptions(jute_maxbuffer=100_000)).hosts}
     bodies = [b"%03d" % n + b"x" * 2000 for n in range(300)]
-    with links(there, 1, rowsPerTransaction="200") as (link,):
+    with links(small, 1, rowsPerTransaction="200") as (link,):
         task = Task(link)
         link.call(task.part.add, [Row(body, {}, "") for body in bodies])
         task.commit(task.finish())
-    assert sorted(drained(there)) == bodies
+    assert sorted(drained(small)) == bodies

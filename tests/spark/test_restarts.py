@@ -52,7 +52,7 @@ def decoded(
 def dead(options: Mapping[str, str]) -> list[bytes]:
     async def look() -> list[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return [one.body for one in await session.queue("orders").dead_letters.peek(100)]
+            return [letter.body for letter in await session.queue("orders").dead_letters.peek(100)]
 
     return asyncio.run(look())
 
@@ -62,17 +62,17 @@ def test_two_groups_share_a_queue_and_a_second_query_of_a_group_fences_the_first
 ) -> None:
     numbers = [b"%d" % n for n in range(30)]
     put(options, *numbers)
-    one, other = Files(spark, options, tmp_path / "one"), Files(spark, options, tmp_path / "other")
-    first = one.start(once=False, group="a", maxOffsetsPerTrigger="10")
+    first_files, second_files = Files(spark, options, tmp_path / "one"), Files(spark, options, tmp_path / "other")
+    query = first_files.start(once=False, group="a", maxOffsetsPerTrigger="10")
     try:
-        other.drain(group="b", maxOffsetsPerTrigger="10")
-        first.processAllAvailable()
-        assert Counter([*one.bodies(), *other.bodies()]) == Counter(numbers)
+        second_files.drain(group="b", maxOffsetsPerTrigger="10")
+        query.processAllAvailable()
+        assert Counter([*first_files.bodies(), *second_files.bodies()]) == Counter(numbers)
         Files(spark, options, tmp_path / "second").drain(group="a", startingOffsets="earliest")
         with pytest.raises(PySparkException, match=r"ClaimLostError.*'a' has been taken over"):
-            first.awaitTermination(240)
+            query.awaitTermination(240)
     finally:
-        first.stop()
+        query.stop()
     assert left(options) == (0, 0, 0)
 
 

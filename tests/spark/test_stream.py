@@ -218,7 +218,9 @@ def test_a_failed_batch_has_the_same_messages_at_its_retry(
     run(fail=False)
     assert seen[1] == seen[2]
     assert [number for number, _ in seen] == [0, 1, 1, 2, 3]
-    assert Counter(one for number, found in dict(seen).items() for one in found if number < 3) == Counter(ids)
+    assert Counter(message_id for number, found in dict(seen).items() for message_id in found if number < 3) == Counter(
+        ids
+    )
     assert left(options) == (0, 0, 0)
 
 

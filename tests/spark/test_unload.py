@@ -39,7 +39,7 @@ def waiting(options: Mapping[str, str]) -> set[bytes]:
 
     async def look() -> set[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return {one.body for one in await session.queue("orders").peek(1000)}
+            return {message.body for message in await session.queue("orders").peek(1000)}
 
     return asyncio.run(look())
 
@@ -119,17 +119,17 @@ def test_an_unload_killed_after_any_acknowledgement_write_has_each_message_once(
     writes = 0
     while True:
         writes += 1
-        there = {**options, "root": f"{options['root']}/{writes}"}
+        own_options = {**options, "root": f"{options['root']}/{writes}"}
         folder = tmp_path / str(writes)
-        configured(there, config)
+        configured(own_options, config)
         bodies = [b"%d" % number for number in range(12)]
-        put(there, *bodies) if config == zq.QueueConfig() else put_with_more(there, bodies)
-        arguments = str(folder), json.dumps(there)
+        put(own_options, *bodies) if config == zq.QueueConfig() else put_with_more(own_options, bodies)
+        arguments = str(folder), json.dumps(own_options)
         killed = killed_after(spark, "tests.spark.small_pages", "acknowledge", writes, *arguments)
         if killed:
-            assert unload(spark, str(folder), there).resumed
+            assert unload(spark, str(folder), own_options).resumed
         assert written(folder) == Counter(bodies), f"killed after write {writes}"
-        assert left(there) == (0, 0, 0)
+        assert left(own_options) == (0, 0, 0)
         if not killed:
             break
     assert writes > 5

@@ -105,7 +105,7 @@ def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(HERE.parents[1]),
     }
-    told = subprocess.run(
+    checked = subprocess.run(
         [sys.executable, "-m", "pyright", "--verifytypes", "aiozkqueue", "--ignoreexternal", "--outputjson"],
         stdout=subprocess.PIPE,
         cwd=HERE,
@@ -113,12 +113,15 @@ def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -
         text=True,
         check=False,
     )
-    symbols = json.loads(told.stdout)["typeCompleteness"]["symbols"]
+    symbols = json.loads(checked.stdout)["typeCompleteness"]["symbols"]
     assert len(symbols) > 4000
     untold = [
-        one["name"]
-        for one in symbols
-        if any("annotation" in told["message"] or "unknown for" in told["message"] for told in one["diagnostics"])
+        symbol["name"]
+        for symbol in symbols
+        if any(
+            "annotation" in diagnostic["message"] or "unknown for" in diagnostic["message"]
+            for diagnostic in symbol["diagnostics"]
+        )
     ]
     public = by_home()
     assert [name for name in untold if name in public or name.rpartition(".")[0] in public] == []

@@ -85,7 +85,7 @@ async def _shown() -> dict[str, set[str]]:
                 jobs.dead_letters,
                 jobs.leases,
             ]
-            return {_public(one): {name for name in dir(one) if not name.startswith("_")} for one in objects}
+            return {_public(obj): {name for name in dir(obj) if not name.startswith("_")} for obj in objects}
 
 
 def _public(shown: object) -> str:

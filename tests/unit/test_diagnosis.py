@@ -36,7 +36,7 @@ WELL = EnsembleFacts(
 LANE = "/zms/q/items"
 
 
-def told(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def severities_and_texts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(finding.severity.value, finding.subject) for finding in diagnosis.findings]
 
 
@@ -70,7 +70,7 @@ def test_a_healthy_system_has_no_findings() -> None:
 )
 def test_every_problem_of_the_servers_is_found(change: dict[str, Any], expected: tuple[str, str]) -> None:
     diagnosis = diagnose(replace(WELL, **change), [])
-    assert told(diagnosis) == [expected]
+    assert severities_and_texts(diagnosis) == [expected]
     assert diagnosis.healthy == (expected[0] == "info")
     assert all(finding.advice for finding in diagnosis.findings)
 
@@ -115,7 +115,7 @@ def test_credentials_are_advised_as_the_command_accepts_them_and_not_as_an_argum
 def test_every_problem_of_a_queue_is_found(change: dict[str, Any], expected: str) -> None:
     facts: dict[str, Any] = {"name": "q", "consumers": 1, **change}
     diagnosis = diagnose(WELL, [QueueFacts(**facts)])
-    assert told(diagnosis) == [(expected, "q")]
+    assert severities_and_texts(diagnosis) == [(expected, "q")]
     assert all(finding.advice for finding in diagnosis.findings)
 
 
@@ -126,8 +126,8 @@ def test_a_paused_queue_without_consumers_needs_no_consumer_but_an_end_of_the_pa
 
 
 def test_a_queue_without_consumers_needs_a_worker_and_is_never_to_be_deleted() -> None:
-    (one,) = diagnose(WELL, [QueueFacts(name="orders", size=1)]).findings
-    assert (one.text, one.advice) == (
+    (finding,) = diagnose(WELL, [QueueFacts(name="orders", size=1)]).findings
+    assert (finding.text, finding.advice) == (
         "1 message and no consumer",
         "start a worker that consumes it; `aiozkqueue peek orders` shows the messages",
     )

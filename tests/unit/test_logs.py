@@ -39,4 +39,4 @@ def test_every_record_carries_ids() -> None:
         for call in _calls(file)
     }
     assert len(calls) > 15
-    assert [place for place, call in calls.items() if "extra" not in {one.arg for one in call.keywords}] == []
+    assert [place for place, call in calls.items() if "extra" not in {keyword.arg for keyword in call.keywords}] == []

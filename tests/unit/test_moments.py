@@ -23,8 +23,8 @@ def test_a_stored_moment_is_rounded_up_by_less_than_a_millisecond(moment: dateti
 
 
 @given(moments, moments)
-def test_two_moments_keep_their_order(one: datetime, other: datetime) -> None:
-    assert (milliseconds_at(one) <= milliseconds_at(other)) or one > other
+def test_two_moments_keep_their_order(first: datetime, second: datetime) -> None:
+    assert (milliseconds_at(first) <= milliseconds_at(second)) or first > second
 
 
 @given(st.integers(0, 253_402_300_799_999))

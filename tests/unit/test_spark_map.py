@@ -36,7 +36,7 @@ def test_the_spark_map_covers_each_file_of_spark_tests() -> None:
 
 
 def test_the_spark_map_names_existing_mutations() -> None:
-    (row,) = [one for one in (HERE / "README.md").read_text().splitlines() if "mutations `" in one]
+    (row,) = [line for line in (HERE / "README.md").read_text().splitlines() if "mutations `" in line]
     names = re.findall(r"`(\w+)`", row.partition("mutations ")[2])
     assert names
     mutations = (TESTS / "simulation" / "mutations" / "streams.py").read_text()

@@ -118,7 +118,7 @@ class PastEnds:
         queue = now.session.queue("ended")
         records = {record.id: record async for record in queue.history()}
         ends = {word: records[now.known[f"history {word}"]] for word in ("finished", "dead", "cancelled")}
-        assert [one.outcome for one in ends.values()] == [zq.End.FINISHED, zq.End.DEAD, zq.End.CANCELLED]
+        assert [end.outcome for end in ends.values()] == [zq.End.FINISHED, zq.End.DEAD, zq.End.CANCELLED]
         assert (ends["finished"].payload, ends["finished"].key) == (b"finished", "finished")
         assert ends["dead"].reason == "because"
         assert (await queue.state(now.known["history finished"])).status is zq.Status.FINISHED
@@ -202,14 +202,14 @@ class Bundled:
         assert [message.body for message in await take(now.session, waiting, 4)] == [*self.bodies]
         assert await left.size() == 3
         again = await take(now.session, left, 3)  # in no order: the program that stored them is registered as well
-        assert sorted((one.body, one.attempt) for one in again) == [(body, 2) for body in self.bodies[1:]]
+        assert sorted((message.body, message.attempt) for message in again) == [(body, 2) for body in self.bodies[1:]]
         assert await held.claimed() == 3
         assert (await held.state(now.known["bundled-held"])).status is zq.Status.IN_FLIGHT
         async with now.session.transaction() as tx:
             assert await tx.take(held) is None
         await now.gone()
         again = await take(now.session, held, 3)
-        assert sorted((one.body, one.attempt) for one in again) == [(body, 2) for body in self.bodies[1:]]
+        assert sorted((message.body, message.attempt) for message in again) == [(body, 2) for body in self.bodies[1:]]
 
     async def _half_done(self, old: Old, name: str) -> None:
         """Finish one message of a bundle, and keep the others."""

@@ -51,8 +51,8 @@ class CancelledInHand:
     async def found(self, now: Now) -> None:
         jobs = now.session.queue("cancelled-in-hand")
         path = state_of(jobs).paths.cancelled
-        told = await core_of(now.session).zookeeper.read(path)
-        assert cancelled_ids(told.data) == [now.known["cancelled-in-hand"]]
+        node = await core_of(now.session).zookeeper.read(path)
+        assert cancelled_ids(node.data) == [now.known["cancelled-in-hand"]]
         assert await jobs.cancel(id=now.known["cancelled-in-hand"], running=True) is zq.Alteration.NOT_FOUND
         cancelled = asyncio.Event()
 
@@ -72,5 +72,5 @@ class CancelledInHand:
             await until(held)
             assert await jobs.cancel(id=message, running=True)
             await asyncio.wait_for(cancelled.wait(), 30)
-        told = await core_of(now.session).zookeeper.read(path)
-        assert cancelled_ids(told.data) == [now.known["cancelled-in-hand"], message]
+        node = await core_of(now.session).zookeeper.read(path)
+        assert cancelled_ids(node.data) == [now.known["cancelled-in-hand"], message]

@@ -129,7 +129,7 @@ class Moved:
         await until(done)
         for name in ("moved", "moving"):
             assert await session.queue(name).size() == 0
-            assert [one.body for one in await take(session, session.queue(f"{name}-target"), 2)] == [b"1", b"2"]
+            assert [message.body for message in await take(session, session.queue(f"{name}-target"), 2)] == [b"1", b"2"]
 
 
 class Posted:
@@ -183,10 +183,10 @@ class Recurring:
         assert [job.name for job in await jobs.list()] == ["nightly", "often"]
         async with Scheduler(now.session):
             messages = await take(now.session, queue, 3)
-        assert [(one.value, one.headers["job"], one.headers["to"]) for one in messages] == [
+        assert [(message.value, message.headers["job"], message.headers["to"]) for message in messages] == [
             (Parcel(order=1), "often", "Rome")
         ] * 3
-        dates = [datetime.fromisoformat(one.headers["occurrence"]) for one in messages]
+        dates = [datetime.fromisoformat(message.headers["occurrence"]) for message in messages]
         assert dates[2] - dates[0] == timedelta(minutes=2)
         for name in ("nightly", "often"):
             await jobs.remove(name)
@@ -241,7 +241,7 @@ class HttpKeys:
 
     async def found(self, now: Now) -> None:
         keys = Keys(core_of(now.session))
-        assert [(one.name, one.allow) for one in await keys.all()] == [("shop", ("queue|post|orders*",))]
+        assert [(key.name, key.allow) for key in await keys.all()] == [("shop", ("queue|post|orders*",))]
         caller = await keys.caller(now.known["key"])
         assert caller is not None
         assert caller.name == "shop"
@@ -354,7 +354,9 @@ class SparkBundles:
         assert sum(page.items for page in await ledger.pages(batch)) == 3
         stats = await queue.stats()
         assert (stats.size, stats.claimed, stats.staged) == (12, 3, 1)
-        assert [message.body for message in await take(now.session, queue, 6)] == [b"%d" % one for one in range(3, 9)]
+        assert [message.body for message in await take(now.session, queue, 6)] == [
+            b"%d" % number for number in range(3, 9)
+        ]
         assert await ledger.acknowledge(batch) == 3
         assert await queue.size() == 3
         await self._staging(now.session).complete(0)

@@ -58,8 +58,8 @@ def failed_messages_of_a_batch_dropped(patch: pytest.MonkeyPatch) -> None:
     settle = BatchWork._settle
 
     async def without(self: BatchWork, failed: list[tuple[Claim, Exception]]) -> None:
-        rejected = [one for one in failed if isinstance(one[1], Reject)]
-        await settle(self, [one for one in failed if one not in rejected])
+        rejected = [failure for failure in failed if isinstance(failure[1], Reject)]
+        await settle(self, [failure for failure in failed if failure not in rejected])
 
     patch.setattr(BatchWork, "_settle", without)
 

@@ -45,14 +45,16 @@ bundled_rough = partial(run, feature="bundles", rough=True)
 beside_groups = partial(run, feature="grouped_bundles")
 
 
-def is_record(one: Operation) -> bool:
-    return "/meta/bundle-" in one.path
+def is_record(operation: Operation) -> bool:
+    return "/meta/bundle-" in operation.path
 
 
 @mutation(struck("end_after_release"))
 def record_written_at_any_version(patch: pytest.MonkeyPatch) -> None:
     replace_where(
-        patch, lambda one: is_record(one) and isinstance(one, SetData | Delete), lambda one: one._replace(version=-1)
+        patch,
+        lambda operation: is_record(operation) and isinstance(operation, SetData | Delete),
+        lambda operation: operation._replace(version=-1),
     )
 
 
@@ -72,7 +74,9 @@ def refused_member_left_among_the_ended(patch: pytest.MonkeyPatch) -> None:
 def several_multis_of_one_bundle_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnsentWrites, "_block_if_busy", lambda *_: False)
     replace_where(
-        patch, lambda one: is_record(one) and isinstance(one, SetData | Delete), lambda one: one._replace(version=-1)
+        patch,
+        lambda operation: is_record(operation) and isinstance(operation, SetData | Delete),
+        lambda operation: operation._replace(version=-1),
     )
 
 
@@ -129,8 +133,8 @@ def tenure_of_another_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_claimer, "_is_ours", any_record)
     replace_where(
         patch,
-        lambda one: is_record(one) and isinstance(one, Create),
-        lambda one: Check(one.path.rpartition("/")[0], -1),
+        lambda operation: is_record(operation) and isinstance(operation, Create),
+        lambda operation: Check(operation.path.rpartition("/")[0], -1),
     )
 
 
@@ -159,8 +163,8 @@ def run_continued_behind_a_single_item(patch: pytest.MonkeyPatch) -> None:
 def claim_without_the_existence_of_the_bundle(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
-        lambda one: isinstance(one, Check) and is_bundle_at(one.path) and not is_record(one),
-        lambda one: Check(one.path.rpartition("/")[0], -1),
+        lambda operation: isinstance(operation, Check) and is_bundle_at(operation.path) and not is_record(operation),
+        lambda operation: Check(operation.path.rpartition("/")[0], -1),
     )
 
 
@@ -169,9 +173,9 @@ def partial_end_drops_the_lock(patch: pytest.MonkeyPatch) -> None:
     operations = bundle_hold.BundleHold.operations
 
     def unlocked(self: bundle_hold.BundleHold) -> Iterator[Operation]:
-        for one in operations(self):
-            yield one
-            if isinstance(one, SetData):
+        for operation in operations(self):
+            yield operation
+            if isinstance(operation, SetData):
                 yield Delete(self.lock)
 
     patch.setattr(bundle_hold.BundleHold, "operations", unlocked)
@@ -242,7 +246,7 @@ def single_item_left_at_version_0(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         commit_bundles,
         "as_single_item",
-        lambda *args: [one for one in as_single_item(*args) if not isinstance(one, SetData)],
+        lambda *args: [operation for operation in as_single_item(*args) if not isinstance(operation, SetData)],
     )
 
 

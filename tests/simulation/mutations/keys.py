@@ -34,12 +34,17 @@ def _passing(operation: Operation, operations: list[Operation]) -> bool:
     return (
         is_lock(operation)
         and Delete(operation.path) in operations
-        and any(isinstance(one, Create) and one.path == operation.path and not one.ephemeral for one in operations)
+        and any(
+            isinstance(other, Create) and other.path == operation.path and not other.ephemeral for other in operations
+        )
     )
 
 
 def _without_passing_locks(patch: pytest.MonkeyPatch) -> None:
-    send_instead(patch, lambda operations: [Check("/") if _passing(one, operations) else one for one in operations])
+    send_instead(
+        patch,
+        lambda operations: [Check("/") if _passing(operation, operations) else operation for operation in operations],
+    )
 
 
 @mutation(messages_are_cancelled_while_they_are_taken)
@@ -99,7 +104,7 @@ def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(producers_compete_for_unique_keys)
 def unique_keys_not_removed(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: _is_key(one) and isinstance(one, Delete))
+    leave_out(patch, lambda operation: _is_key(operation) and isinstance(operation, Delete))
 
 
 @mutation(messages_expire_while_others_are_taken)

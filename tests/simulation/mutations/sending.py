@@ -33,7 +33,9 @@ def send_instead(patch: pytest.MonkeyPatch, change: Callable[[list[Operation]], 
 def replace_where(
     patch: pytest.MonkeyPatch, where: Callable[[Operation], bool], by: Callable[[Any], Operation]
 ) -> None:
-    send_instead(patch, lambda operations: [by(one) if where(one) else one for one in operations])
+    send_instead(
+        patch, lambda operations: [by(operation) if where(operation) else operation for operation in operations]
+    )
 
 
 def leave_out(
@@ -44,7 +46,7 @@ def leave_out(
     def change(operations: list[Operation]) -> list[Operation]:
         if when is not None and not when(operations):
             return operations
-        return [Check("/") if where(one) else one for one in operations]
+        return [Check("/") if where(operation) else operation for operation in operations]
 
     send_instead(patch, change)
 

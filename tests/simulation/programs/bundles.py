@@ -26,7 +26,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         name = run.random.choice(QUEUES)
         unit = run.unit(client)
         unit.puts = {run.token(): name for _ in range(run.random.randint(2, 9))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(name).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -36,7 +36,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(2, 6)):
         unit, name = run.unit(client), random.choice(QUEUES)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             try:
                 messages = await tx.take_many(session.queue(name), random.choice([1, 2, 5]), timeout=random.random())
                 for message in messages:

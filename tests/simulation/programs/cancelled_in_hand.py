@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import aiozkqueue as zq
 from tests.simulation.programs import Feature, join
-from tests.simulation.programs.keys import NEVER, Told, told
+from tests.simulation.programs.keys import NEVER, Action, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ PROMPTLY = 40.0
 
 
 @dataclass(eq=False)
-class Cancelled(Told):
+class Cancelled(Action):
     """One call of `Queue.cancel`, and what it returned."""
 
     result: zq.Alteration | None = None
@@ -47,7 +47,7 @@ class Running:
 class InHand:
     """The observations of these messages."""
 
-    puts: dict[str, Told] = field(default_factory=dict[str, Told])
+    puts: dict[str, Action] = field(default_factory=dict[str, Action])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     cancelled: dict[str, list[Cancelled]] = field(default_factory=dict[str, "list[Cancelled]"])
     """By token."""
@@ -64,8 +64,8 @@ class InHand:
 
     def gone(self, tokens: Iterable[str]) -> float:
         """Return when it was known that one of these messages had been cancelled."""
-        calls = [one for token in tokens for one in self.cancelled.get(token, ())]
-        return min((one.decided for one in calls if one.result is zq.Alteration.DONE), default=NEVER)
+        calls = [call for token in tokens for call in self.cancelled.get(token, ())]
+        return min((call.decided for call in calls if call.result is zq.Alteration.DONE), default=NEVER)
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -80,8 +80,8 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:  # 
     for _ in range(random.randint(2, 5)):
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         tokens = [run.token() for _ in range(random.choice([1, 1, 4, 9]))]
-        several = [log.puts.setdefault(token, Told(run.loop.time())) for token in tokens]
-        async with told(run, *several):
+        several = [log.puts.setdefault(token, Action(run.loop.time())) for token in tokens]
+        async with outcome_of(run, *several):
             ids = await session.queue(IN_HAND).put_many([token.encode() for token in tokens])
             log.ids.update(zip(tokens, ids, strict=True))
 
@@ -91,15 +91,15 @@ async def cancel(run: Recorder, client: str, session: zq.QueueSession) -> None: 
     random, log = run.random, run.history.part(InHand)
     for _ in range(random.randint(4, 12)):
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 0.6]))
-        held = [token for one in log.running if one.ended == NEVER for token in one.tokens]
+        held = [token for running in log.running if running.ended == NEVER for token in running.tokens]
         tokens = [token for token in (held if held and random.random() < 0.6 else log.ids) if token in log.ids]
         if not tokens:
             continue
         token = random.choice(tokens)
-        one = Cancelled(run.loop.time())
-        log.cancelled.setdefault(token, []).append(one)
-        async with told(run, one):
-            one.result = await session.queue(IN_HAND).cancel(id=log.ids[token], running=True)
+        call = Cancelled(run.loop.time())
+        log.cancelled.setdefault(token, []).append(call)
+        async with outcome_of(run, call):
+            call.result = await session.queue(IN_HAND).cancel(id=log.ids[token], running=True)
 
 
 async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -128,9 +128,9 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
         )
     run.loop.call_later(random.random() * 6, listener.stop)
     await run.perhaps_cancelled(listener.run())
-    for one in log.running:
-        if one.client == client:
-            one.ended = min(one.ended, run.loop.time())
+    for running in log.running:
+        if running.client == client:
+            running.ended = min(running.ended, run.loop.time())
 
 
 async def work(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -143,16 +143,16 @@ async def work(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def handle(run: Recorder, client: str, tokens: list[str], put_: Callable[[bytes], object]) -> None:
     """Handle messages, and wait to be cancelled if one of them has been."""
     log, random = run.history.part(InHand), run.random
-    one = Running(client, tokens, run.loop.time())
-    log.running.append(one)
-    patience = one.began + random.random() * random.choice([0, 0.05, 1])
+    running = Running(client, tokens, run.loop.time())
+    log.running.append(running)
+    patience = running.began + random.random() * random.choice([0, 0.05, 1])
     try:
         for token in tokens:
             put_(token.encode())
         while run.loop.time() < patience or log.gone(tokens) < run.loop.time() < log.gone(tokens) + 2 * PROMPTLY:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
     finally:
-        one.ended = run.loop.time()
+        running.ended = run.loop.time()
 
 
 async def take_the_rest(run: Recorder, session: zq.QueueSession) -> None:

@@ -28,7 +28,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
     for _ in range(run.random.randint(1, 4)):
         unit = run.unit(client)
         unit.puts = {run.token(): MIXED for _ in range(run.random.randint(2, 9))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(MIXED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))

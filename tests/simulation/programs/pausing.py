@@ -39,7 +39,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: PAUSED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(PAUSED).put(token.encode())
             run.decide(unit, Status.COMMITTED)
 
@@ -48,7 +48,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, rested = run.random, run.history.part(Rested)
     for _ in range(random.randint(3, 10)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             messages = await tx.take_many(session.queue(PAUSED), random.choice([1, 3]), timeout=random.random())
             for message, claim in zip(messages, work_of(tx).claims, strict=True):
                 token = run.show(unit, client, session, message)
@@ -68,10 +68,10 @@ async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
     for _ in range(random.randint(1, 4)):
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 1]))
         await queue.configure(zq.QueueConfig(paused=True))
-        told = _now(run)
+        paused_at = _now(run)
         await put(run, client, session)  # for clients that may not know of it yet
         await asyncio.sleep(random.random())
-        rested.spans.append((told, _now(run)))
+        rested.spans.append((paused_at, _now(run)))
         await queue.configure(zq.QueueConfig(paused=False))
 
 

@@ -55,7 +55,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit = run.unit(client)
         unit.puts = {run.token(): RATED for _ in range(run.random.choice([1, 10, 30]))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(RATED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 

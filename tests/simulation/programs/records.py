@@ -50,7 +50,7 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
         unit = run.unit(client)
         token = run.token()
         unit.puts = {token: KEPT}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(KEPT).put(token.encode(), key=token)
             run.decide(unit, Status.COMMITTED)
         await asyncio.sleep(run.random.random() * 0.3)
@@ -60,7 +60,7 @@ async def transact(run: Recorder, client: str, session: zq.QueueSession) -> None
     random = run.random
     for _ in range(random.randint(2, 5)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(KEPT), 2, timeout=random.choice([0, 0.5])):
                 token = run.show(unit, client, session, message)
                 what = random.random()

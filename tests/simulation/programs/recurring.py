@@ -28,7 +28,7 @@ class Ticks:
 
 async def look(run: Recorder, session: zq.QueueSession) -> None:
     messages = await session.queue(TICKS).peek(10_000)
-    run.history.part(Ticks).seen.append({one.id: one.headers["occurrence"] for one in messages})
+    run.history.part(Ticks).seen.append({message.id: message.headers["occurrence"] for message in messages})
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation

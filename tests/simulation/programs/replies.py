@@ -39,11 +39,11 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, calls = run.random, run.history.part(Calls)
 
-    async def one() -> None:
+    async def call_once() -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: ASKED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             try:
                 reply = await session.queue(ASKED).call(token.encode(), timeout=random.choice([0.5, 80]))
                 calls.got[token] = reply.decode()
@@ -53,7 +53,7 @@ async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(random.randint(1, 5)):
-            group.create_task(one())
+            group.create_task(call_once())
 
 
 async def answer(run: Recorder, client: str, session: zq.QueueSession) -> None:

@@ -56,8 +56,8 @@ async def fail(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
     async with session.listener(queue, handler, concurrency=2):
         await asyncio.sleep(run.random.random() * 4)
-    dead = [one.value.decode() for one in await queue.dead_letters.peek(10_000)]
-    seen.looks.append((dead, [one.value.decode() for one in await session.queue(GIVEN_UP).peek(10_000)]))
+    dead = [letter.value.decode() for letter in await queue.dead_letters.peek(10_000)]
+    seen.looks.append((dead, [message.value.decode() for message in await session.queue(GIVEN_UP).peek(10_000)]))
 
 
 join(Feature("scheduled retries", prepare, [put, fail, fail]))

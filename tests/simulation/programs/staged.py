@@ -110,7 +110,7 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
     for _ in range(run.random.randint(2, 10)):
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(STAGED), 10):
                 run.show(unit, client, session, message)
             run.release_unseen(unit)
@@ -125,7 +125,7 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}
     hidden = {token for path, node in nodes.items() if stage_of(path) in locks for token in tokens_in(path, node.data)}
     final.items[STAGED] = [token for token in final.items[STAGED] if token not in hidden]
-    final.leftovers[:] = [one for one in final.leftovers if not one.startswith(f"{base}/locks/lock-b")]
+    final.leftovers[:] = [path for path in final.leftovers if not path.startswith(f"{base}/locks/lock-b")]
 
 
 join(Feature("staged", prepare_queue, [write, write, look], finish))

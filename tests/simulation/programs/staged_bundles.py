@@ -59,7 +59,7 @@ async def put_once(
     """Put a part by one or two attempts at once; the second is refused."""
     attempts = [put(run, session, staging, fence, *part) for _ in range(run.random.choice([1, 1, 2]))]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    refused = [one for one in outcomes if one is not None]
+    refused = [outcome for outcome in outcomes if outcome is not None]
     for error in refused:
         if not isinstance(error, OvertakenError):
             raise error
@@ -70,7 +70,7 @@ async def put_beside(run: Recorder, client: str, session: zq.QueueSession) -> No
     """Put plain messages, which may share a multi with a part."""
     unit = run.unit(client)
     unit.puts = {run.token(): STAGED for _ in range(run.random.randint(1, 5))}
-    async with run.told(unit):
+    async with run.outcome_of(unit):
         await session.queue(STAGED).put_many([token.encode() for token in unit.puts])
         run.decide(unit, Status.COMMITTED)
 

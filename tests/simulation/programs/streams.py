@@ -18,14 +18,14 @@ from aiozkqueue.layout import LockRecord, candidate_id, name_at
 from aiozkqueue.operations.ledger_pages import is_of_ledger, read_page
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, SessionExpiredError
-from tests.simulation.history import Handed, Status, Unit
+from tests.simulation.history import Delivery, Status, Unit
 from tests.simulation.programs import Feature, join
 from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe, tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.batches.ledger import Handed as HandedOut
+    from aiozkqueue.batches.ledger import Delivery as HandedOut
     from aiozkqueue.operations.ledger_pages import Entry
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
@@ -102,7 +102,7 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
         unit.puts = {run.token(): STREAMED for _ in range(run.random.randint(1, 4))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(STREAMED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -157,7 +157,7 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
         if index not in checkpoint.folder:
             sink(run, checkpoint, Written(run.unit(client), stream, number))
             session_id = core_of(session).zookeeper.session_id
-            takes = [Handed(one, STREAMED, client, session_id, began, began) for one in tokens]
+            takes = [Delivery(token, STREAMED, client, session_id, began, began) for token in tokens]
             checkpoint.folder[index].unit.takes += takes
     if run.random.random() < 0.9:  # otherwise it is killed before Spark's commit
         checkpoint.commits = max(checkpoint.commits, index + 1)
@@ -187,12 +187,16 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
         if not driver.lenient:
             raise refused
         return -1, run.token()
-    for one in streams.sunk:
-        if one.number <= min(number, ledger._record.done) and one.stream == stream and one.number not in streams.ended:
-            streams.ended.add(one.number)
+    for written in streams.sunk:
+        if (
+            written.number <= min(number, ledger._record.done)
+            and written.stream == stream
+            and written.number not in streams.ended
+        ):
+            streams.ended.add(written.number)
             batches = run.history.part(Batches)
-            if one.number not in batches.given_back and not batches.forced_open(run.history, one.number):
-                run.decide(one.unit, Status.COMMITTED)
+            if written.number not in batches.given_back and not batches.forced_open(run.history, written.number):
+                run.decide(written.unit, Status.COMMITTED)
     return number, stream
 
 
@@ -236,11 +240,11 @@ async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] |
             entries = await read_page(zookeeper.read, page.path)
         except NoNodeError:
             return None
-        nodes = await zookeeper.read_many([paths.at(one.place) for one in entries])
-        for one, node in zip(entries, nodes, strict=True):
+        nodes = await zookeeper.read_many([paths.at(entry.place) for entry in entries])
+        for place, node in zip(entries, nodes, strict=True):
             if node is None:
                 return None
-            tokens += tokens_in(one.place, node.data)
+            tokens += tokens_in(place.place, node.data)
     return tokens
 
 
@@ -316,12 +320,12 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     final.items[STREAMED], final.kept[STREAMED] = (
         [token for token in final.items[STREAMED] if (token in kept) is whether] for whether in (False, True)
     )
-    attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # of earlier deliveries to other clients
-    records = tuple(f"{base}/meta/bundle-{one} " for one in held)
+    attempts = tuple(f"{base}/meta/meta-{message_id} " for message_id in held)  # of earlier deliveries to other clients
+    records = tuple(f"{base}/meta/bundle-{message_id} " for message_id in held)
     final.leftovers[:] = [
-        one
-        for one in final.leftovers
-        if '"ledger:' not in one.replace("\\", "") and not one.startswith((*attempts, *records))
+        path
+        for path in final.leftovers
+        if '"ledger:' not in path.replace("\\", "") and not path.startswith((*attempts, *records))
     ]
 
 

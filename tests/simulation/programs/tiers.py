@@ -43,7 +43,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         if delay:
             seen.dues[token] = run.loop.time() + delay
         priority = random.choice(PRIORITIES)
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             if random.random() < 0.5:
                 await queue.put(token.encode(), delay=delay, priority=priority)
             else:

@@ -33,7 +33,7 @@ async def _transaction(
 ) -> None:
     random = run.random
     autocommit = random.choice([True, False])
-    async with run.told(unit), session.transaction(autocommit=autocommit) as tx:
+    async with run.outcome_of(unit), session.transaction(autocommit=autocommit) as tx:
         box.append(tx)
         try:
             await _work(run, client, session, unit, tx, commits=autocommit)

@@ -26,7 +26,7 @@ def a_reply_belongs_to_the_commit_that_ended_its_message(history: History) -> It
             yield f"the call of {token} got {reply!r}"
         elif unit.status is Status.NOT_COMMITTED:
             yield f"the call of {token} got {reply!r} of {unit.client}, whose commit failed: {unit.why}"
-        elif history.final.there()[token]:
+        elif history.final.copies()[token]:
             yield f"the call of {token} got {reply!r}, and the message is still stored"
 
 

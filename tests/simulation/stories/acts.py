@@ -38,7 +38,7 @@ async def take_and_commit(
     async with run.cluster.connect(name=name) as session:
         for _ in range(times):
             unit = run.unit(name)
-            async with run.told(unit), session.transaction() as tx:
+            async with run.outcome_of(unit), session.transaction() as tx:
                 message = await tx.take(session.queue(queue), timeout=patience)
                 if message is not None:
                     run.show(unit, name, session, message)

@@ -71,7 +71,7 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
             for _ in range(2 * SIZE):
                 async with session.transaction(autocommit=False) as tx:
                     unit = _shown(run, session, await tx.take_many(queue, 1, timeout=2 * DELAY))
-                    waits.shown.update({one: run.loop.time() for one in waits.dues if one[0] in _tokens(unit)})
+                    waits.shown.update({due: run.loop.time() for due in waits.dues if due[0] in _tokens(unit)})
                     await tx.commit()
                     run.decide(unit, Status.COMMITTED)
             await end(run)
@@ -100,7 +100,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
                 await tx.commit()
                 run.decide(unit, Status.COMMITTED)
             if any(message.attempt != 2 for message in again) or not again:
-                run.history.trouble.append(f"attempts of the second delivery: {[one.attempt for one in again]}")
+                run.history.trouble.append(f"attempts of the second delivery: {[message.attempt for message in again]}")
             await end(run)
         return run.history
 
@@ -108,7 +108,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
 
 
 def _tokens(unit: Unit) -> set[str]:
-    return {handed.token for handed in unit.takes}
+    return {delivery.token for delivery in unit.takes}
 
 
 def _shown(run: Run, session: zq.QueueSession, messages: list[zq.Message[bytes]]) -> Unit:

@@ -66,7 +66,7 @@ def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
             await run.configure(holder, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             await put(run, holder.queue("a"), 1)
             unit = run.unit("holder")
-            async with run.told(unit), holder.transaction() as tx:
+            async with run.outcome_of(unit), holder.transaction() as tx:
                 message = await tx.take(holder.queue("a"), timeout=5)
                 assert message is not None
                 run.show(unit, "holder", holder, message)

@@ -111,7 +111,7 @@ class Jumps:
             unit, patience = self.run.unit("taker"), self.clock.monotonic() + PATIENCE
             shown = False
             try:
-                async with self.run.told(unit), self.taker.transaction(autocommit=False) as tx:
+                async with self.run.outcome_of(unit), self.taker.transaction(autocommit=False) as tx:
                     message = await tx.take(self.taker.queue("a"), timeout=PATIENCE)
                     if message is not None:
                         shown = True

@@ -34,16 +34,18 @@ def a_peer_consumes_the_same_curator_queue(seed: int | str) -> History:
         run.weather.calm = True
         shared = run.history.part(Shared)
         async with (
-            run.cluster.connect(name="one") as one,
+            run.cluster.connect(name="one") as first,
             run.cluster.connect(name="two") as two,
             run.cluster.connect(name="peer") as peer,
         ):
-            queue = one.curator_queue(PATH, lock_path=LOCKS)
+            queue = first.curator_queue(PATH, lock_path=LOCKS)
             for number in range(ITEMS):
                 shared.put.add(f"m{number}")
                 await queue.put(f"m{number}".encode())
-            await asyncio.gather(_ours(run, shared, one), _ours(run, shared, two), _peer(run, shared, peer))
-            shared.left += await core_of(one).zookeeper.children(PATH) + await core_of(one).zookeeper.children(LOCKS)
+            await asyncio.gather(_ours(run, shared, first), _ours(run, shared, two), _peer(run, shared, peer))
+            shared.left += await core_of(first).zookeeper.children(PATH) + await core_of(first).zookeeper.children(
+                LOCKS
+            )
         run.finish()
         return run.history
 
@@ -135,7 +137,7 @@ def items_hold_several_messages(seed: int | str) -> History:
         async with run.cluster.connect(name="ours") as ours:
             queue = ours.curator_queue(PATH, lock_path=LOCKS)
             while len(shared.expected) < 4 * ITEMS:
-                several = [f"m{len(shared.expected) + one}" for one in range(random.choice([1, 1, 2, 3, 7]))]
+                several = [f"m{len(shared.expected) + number}" for number in range(random.choice([1, 1, 2, 3, 7]))]
                 shared.expected += several
                 await queue.put_multi([body.encode() for body in several])
             shared.put.update(shared.expected)

@@ -97,9 +97,9 @@ def _play(
     async def main() -> History:
         scene = _Scene(seed)
         connect = scene.run.cluster.connect
-        async with connect(name="p") as one, connect(name="q") as two, connect(name="last") as last:
-            await one.queue("k").configure(config)
-            await act(scene, [one, two])
+        async with connect(name="p") as first, connect(name="q") as second, connect(name="last") as last:
+            await first.queue("k").configure(config)
+            await act(scene, [first, second])
             await asyncio.sleep(1)
             await scene.finish(last)
         return scene.run.history

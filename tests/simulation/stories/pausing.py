@@ -43,9 +43,9 @@ def a_queue_is_paused_while_messages_are_taken(seed: int | str) -> History:
                 for _ in range(4):
                     await asyncio.sleep(run.random.random() * 30 * run.weather.scale)
                     await queue.configure(zq.QueueConfig(paused=True))
-                    told = run.loop.time()
+                    paused = run.loop.time()
                     await asyncio.sleep(run.random.random() * 60 * run.weather.scale)
-                    pauses.spans.append((told, run.loop.time()))
+                    pauses.spans.append((paused, run.loop.time()))
                     await queue.configure(zq.QueueConfig(paused=False))
 
             takers = [take_and_commit(run, name, 4, patience=60 * run.weather.scale) for name in ("t1", "t2")]
@@ -73,9 +73,9 @@ def a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand(seed: int
             async def pause() -> None:
                 await asyncio.sleep(run.random.random() * 5 * TICK)
                 await operator.queue("a").configure(zq.QueueConfig(paused=True))
-                told = run.loop.time()
+                paused = run.loop.time()
                 await asyncio.sleep(20 * TICK)
-                pauses.spans.append((told, run.loop.time()))
+                pauses.spans.append((paused, run.loop.time()))
                 await operator.queue("a").configure(zq.QueueConfig(paused=False))
 
             slowness = int(TICK / 2 / run.weather.scale) + 1

@@ -43,7 +43,7 @@ def a_late_request_arrives_after_its_copy_was_refused(seed: int | str) -> Histor
             ensemble.judge = judge
             unit = run.unit("first")
             unit.puts = {run.token(): "a"}
-            async with run.told(unit):
+            async with run.outcome_of(unit):
                 await session.queue("a").put(next(iter(unit.puts)).encode())
                 run.decide(unit, Status.COMMITTED)
             await end(run)
@@ -90,7 +90,7 @@ def a_new_session_moves_to_a_lagging_server(seed: int | str) -> History:
             ensemble.judge = judge
             unit = run.unit("first")
             unit.puts = {run.token(): "a"}
-            async with run.told(unit):
+            async with run.outcome_of(unit):
                 await session.queue("a").put(next(iter(unit.puts)).encode())
                 run.decide(unit, Status.COMMITTED)
             await end(run)

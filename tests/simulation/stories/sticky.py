@@ -49,7 +49,7 @@ async def _take_own(run: Run, session: zq.QueueSession) -> None:
     """Take messages of the node's own, slowly."""
     for _ in range(6):
         unit = run.unit("producer")
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             message = await tx.take(session.queue("a"), timeout=0.05)
             if message is not None:
                 run.show(unit, "producer", session, message)

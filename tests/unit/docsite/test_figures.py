@@ -29,11 +29,11 @@ def rounded(value: float) -> str:
 
 
 def figure(case: str, name: str) -> float:
-    return median(float(one["figures"][name]) for one in RUN["cases"][case]["samples"].values())
+    return median(float(sample["figures"][name]) for sample in RUN["cases"][case]["samples"].values())
 
 
 def ratio(case: str, peer: str) -> str:
-    reached = next(one["reached"] for one in RUN["bars"] if one["bar"].startswith(case) and peer in one["bar"])
+    reached = next(bar["reached"] for bar in RUN["bars"] if bar["bar"].startswith(case) and peer in bar["bar"])
     return f"{reached:.3g}"
 
 
@@ -56,7 +56,7 @@ def first(run: str) -> str:
 
 
 def _of_deep(run: str, figure: str) -> float:
-    figures = next(one["figures"] for one in DEEP["runs"] if one["command"].endswith(run))
+    figures = next(deep_run["figures"] for deep_run in DEEP["runs"] if deep_run["command"].endswith(run))
     return float(figures[figure])
 
 

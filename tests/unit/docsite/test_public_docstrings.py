@@ -62,8 +62,8 @@ def test_every_public_name_is_in_the_reference_once() -> None:
 
 def test_every_error_is_documented_by_a_member_that_raises_it() -> None:
     tree = {getattr(errors, name) for name in errors_table.names()}
-    told = {getattr(errors, name) for name, paths in errors_table.raisers().items() if paths}
-    unheard = [error for error in tree if not any(issubclass(one, error) for one in told)]
+    documented_errors = {getattr(errors, name) for name, paths in errors_table.raisers().items() if paths}
+    unheard = [error for error in tree if not any(issubclass(listed, error) for listed in documented_errors)]
     assert unheard == []
 
 

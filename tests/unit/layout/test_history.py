@@ -63,9 +63,9 @@ def test_a_history_record_with_a_payload_is_read_back(
 
 
 @given(moments, moments)
-def test_records_sort_by_the_time_of_the_end(one: int, other: int) -> None:
-    record = HistoryRecord(id="A", ended=one, outcome=End.FINISHED, put=0)
-    assert (record.place < replace(record, ended=other).place) == (one < other) or max(one, other) >= 10**13
+def test_records_sort_by_the_time_of_the_end(first: int, second: int) -> None:
+    record = HistoryRecord(id="A", ended=first, outcome=End.FINISHED, put=0)
+    assert (record.place < replace(record, ended=second).place) == (first < second) or max(first, second) >= 10**13
 
 
 @given(moments)

@@ -52,7 +52,7 @@ def test_the_oldest_of_a_listing_comes_first() -> None:
 
 def test_locked_and_excluded_items_are_left_out() -> None:
     backlog = listed(1, 2, 3, locked={"ID2"})
-    assert backlog.pop(5, lambda one: one == "ID1", 0) == [place(3)]
+    assert backlog.pop(5, lambda item_id: item_id == "ID1", 0) == [place(3)]
 
 
 def test_many_locked_items_are_passed_over_in_several_steps() -> None:
@@ -119,7 +119,7 @@ def test_every_free_item_is_offered_once_and_in_order(numbers: list[int], locked
 
 @given(st.lists(st.text("abc", min_size=1), unique=True, min_size=1), st.text())
 def test_exactly_one_live_consumer_owns_an_item(consumers: list[str], item: str) -> None:
-    shares = [Partition.among(one, consumers) for one in consumers]
+    shares = [Partition.among(consumer, consumers) for consumer in consumers]
     assert sorted(share.distance(item) for share in shares) == list(range(len(consumers)))
     assert sum(share.patience(item) == 0 for share in shares) == 1
 
@@ -210,9 +210,9 @@ def test_consumers_take_few_stale_items_of_others_and_rarely_the_same_ones() -> 
     for rank in range(16):
         backlog = relisted_by(rank, 16, numbers)
         own = {place(number) for number in numbers if not backlog._distance("items", name(number))}
-        others = [one for one in backlog.pop(1600, free, 100) if one not in own]
-        assert 0 < len(others) <= 1600 // 16
-        taken += others
+        stale = [item for item in backlog.pop(1600, free, 100) if item not in own]
+        assert 0 < len(stale) <= 1600 // 16
+        taken += stale
     assert len(set(taken)) > 0.9 * len(taken)
 
 

@@ -37,14 +37,14 @@ class Folders:
         return make()
 
     async def exists(self, path: str, **_: object) -> Stat | None:
-        there = path.removeprefix("/zms/q/") in self.hours
+        is_known = path.removeprefix("/zms/q/") in self.hours
         self.meanwhile(path)
-        return EMPTY if there else None
+        return EMPTY if is_known else None
 
     async def read_many(self, paths: list[str], **_: object) -> list[Node | None]:
         present = [path.removeprefix("/zms/q/") in {"later", *self.hours} for path in paths]
         self.meanwhile(paths[0])
-        return [Node(b"", EMPTY) if there else None for there in present]
+        return [Node(b"", EMPTY) if exists else None for exists in present]
 
     async def multi(self, operations: list[Operation], **_: object) -> None:
         for operation in operations:

@@ -21,7 +21,7 @@ ITEM = SINGLE | MEMBER
 
 
 def shares(consumers: list[str]) -> list[Partition]:
-    return [Partition.among(one, consumers) for one in consumers]
+    return [Partition.among(consumer, consumers) for consumer in consumers]
 
 
 @given(CONSUMERS, st.lists(ITEM, unique=True))
@@ -41,7 +41,7 @@ def test_consumers_at_a_greater_distance_wait_longer(consumers: list[str], item:
     patience = [share.patience(item) for share in in_line]
     assert patience[0] == 0
     assert patience[1:2] in ([], [FIRST_WAIT])
-    assert all(one < following for one, following in pairwise(patience))
+    assert all(wait < following for wait, following in pairwise(patience))
     assert max(patience) <= LAST_WAIT < 0.05  # seconds, however many there are
 
 
@@ -95,8 +95,8 @@ def test_a_selection_is_divided_evenly_whatever_its_sequence_numbers() -> None:
 def test_the_order_of_the_registry_does_not_matter(consumers: list[str], item: str, random: Random) -> None:
     shuffled = list(consumers)
     random.shuffle(shuffled)
-    for one in consumers:
-        assert Partition.among(one, consumers).distance(item) == Partition.among(one, shuffled).distance(item)
+    for consumer in consumers:
+        assert Partition.among(consumer, consumers).distance(item) == Partition.among(consumer, shuffled).distance(item)
 
 
 def test_shares_are_of_about_the_same_size() -> None:

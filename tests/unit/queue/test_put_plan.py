@@ -131,9 +131,9 @@ def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state:
 
 
 def test_plans_are_joined_in_their_order() -> None:
-    one, other = KeyNode("/a"), KeyNode("/b")
+    first, second = KeyNode("/a"), KeyNode("/b")
     place = Elsewhere()
-    joined = join([None, PutPlan((one,), place), None, PutPlan((other,))])
+    joined = join([None, PutPlan((first,), place), None, PutPlan((second,))])
     assert joined is not None
-    assert (joined.attached_ops, joined.place, joined.weight) == ((one, other), place, one.weight + other.weight)
+    assert (joined.attached_ops, joined.place, joined.weight) == ((first, second), place, first.weight + second.weight)
     assert join([None, None]) is None

@@ -125,7 +125,7 @@ def test_a_write_can_be_removed_until_it_is_in_a_batch(unsent: UnsentWrites) -> 
     fill(unsent, blocked)
     assert numbers(unsent) == []
     fill(unsent, ready)
-    assert [unsent.remove(one) for one in (sent, blocked, ready)] == [False, True, True]
+    assert [unsent.remove(atomic_write) for atomic_write in (sent, blocked, ready)] == [False, True, True]
     unsent.free({JOBS})
     assert numbers(unsent) == []
 
@@ -149,7 +149,7 @@ def test_all_writes_can_be_taken_out_in_order_even_if_their_chains_are_busy(unse
     assert numbers(unsent) == []
     fill(unsent, write(2))
     left = [unsent.pop(), unsent.pop(), unsent.pop()]
-    assert [one and one.number for one in left] == [1, 2, None]
+    assert [atomic_write and atomic_write.number for atomic_write in left] == [1, 2, None]
 
 
 def member(number: int) -> AtomicWrite:
@@ -179,7 +179,7 @@ def end(unsent: UnsentWrites, number: int, bundle: Chain = JOBS, *, result: str 
 
 
 def members(unsent: UnsentWrites) -> list[list[int]]:
-    return [[one.number for one in atomic_write.members] for atomic_write in unsent.next_batch(MAX_REQUEST)]
+    return [[shared.number for shared in atomic_write.members] for atomic_write in unsent.next_batch(MAX_REQUEST)]
 
 
 def test_puts_to_one_queue_are_sent_as_one_write(unsent: UnsentWrites) -> None:
@@ -290,8 +290,10 @@ def test_one_of_several_members_can_be_removed(
     assert unsent.remove(writes[removed])
     assert not unsent.remove(writes[removed])
     left = [unsent.pop(), unsent.pop()]
-    assert left == [one for one in writes if one is not writes[removed]]
-    assert all(one is not None and one.part.weight > 0 for one in left)  # each has its own part now
+    assert left == [atomic_write for atomic_write in writes if atomic_write is not writes[removed]]
+    assert all(
+        atomic_write is not None and atomic_write.part.weight > 0 for atomic_write in left
+    )  # each has its own part now
     assert unsent.pop() is None
 
 
@@ -320,4 +322,4 @@ def test_members_can_be_taken_out_one_by_one(unsent: UnsentWrites) -> None:
         put(unsent, number)
     unsent.add(write(3))
     left = [unsent.pop() for _ in range(5)]
-    assert [one and one.number for one in left] == [0, 1, 2, 3, None]
+    assert [atomic_write and atomic_write.number for atomic_write in left] == [0, 1, 2, 3, None]

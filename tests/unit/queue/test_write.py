@@ -47,7 +47,8 @@ async def test_several_tasks_can_wait_for_a_write_and_each_can_be_cancelled() ->
     atomic_write.succeed(None)
     assert await asyncio.gather(waiting[2]) == [None]
     assert all(
-        isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*waiting[:2], return_exceptions=True)
+        isinstance(result, asyncio.CancelledError)
+        for result in await asyncio.gather(*waiting[:2], return_exceptions=True)
     )
     assert ledger.settled == 1
 

@@ -60,9 +60,9 @@ async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -
     waiting = Waiting(expired)
     for name, seconds in (("late", 0.2), ("early", 0.05), ("middle", 0.1)):
         waiting.add(Entry(name, seconds))
-    told = await expired.next(3)
-    assert [name for name, _ in told] == ["early", "middle", "late"]
-    assert all(at >= due - 0.001 for (_, at), due in zip(told, (0.05, 0.1, 0.2), strict=True))
+    names = await expired.next(3)
+    assert [name for name, _ in names] == ["early", "middle", "late"]
+    assert all(at >= due - 0.001 for (_, at), due in zip(names, (0.05, 0.1, 0.2), strict=True))
 
 
 async def test_a_finished_entry_does_not_expire_and_the_next_one_does() -> None:

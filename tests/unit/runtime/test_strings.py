@@ -60,7 +60,7 @@ def test_strings_are_a_set(added: list[str], removed: list[str]) -> None:
 def test_a_search_for_garbage_does_not_visit_the_strings(kind: type[Names | Strings]) -> None:
     kept = kind(f"item-{number}" for number in range(MANY))
     referred = gc.get_referents(kept)
-    assert sum(len(gc.get_referents(one)) for one in referred if gc.is_tracked(one)) < MANY // 20
+    assert sum(len(gc.get_referents(obj)) for obj in referred if gc.is_tracked(obj)) < MANY // 20
     assert len(kept) == MANY
 
 

@@ -169,11 +169,11 @@ async def test_an_owners_tasks_are_cancelled_when_it_is_closed_from_any_task() -
 
 
 async def test_the_error_of_a_failed_task_is_kept_and_reported() -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     failed = asyncio.Event()
 
     def tell(error: BaseException) -> None:
-        told.append(error)
+        reported.append(error)
         failed.set()
 
     owner = TaskOwner("owner", tell)
@@ -185,14 +185,14 @@ async def test_the_error_of_a_failed_task_is_kept_and_reported() -> None:
     owner.spawn(fail, name="fail")
     await asyncio.wait_for(failed.wait(), 30)
     assert isinstance(owner.failure, KeyError)
-    assert told == [owner.failure]
+    assert reported == [owner.failure]
     await owner.close()
 
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_task_cancelled_by_others_ends_all_tasks_and_is_reported(*, whole: bool) -> None:
-    told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    owner = TaskOwner("owner", told.set_result)
+    reported: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    owner = TaskOwner("owner", reported.set_result)
     await owner.start()
     tasks: list[asyncio.Task[object] | None] = []
     ended: list[int] = []
@@ -210,7 +210,7 @@ async def test_a_task_cancelled_by_others_ends_all_tasks_and_is_reported(*, whol
     struck = owner._task if whole else tasks[0]
     assert struck is not None
     struck.cancel()
-    assert "cancelled by another task" in str(await asyncio.wait_for(told, 30))
+    assert "cancelled by another task" in str(await asyncio.wait_for(reported, 30))
     assert sorted(ended) == [0, 1]
-    assert owner.failure is told.result()
+    assert owner.failure is reported.result()
     await owner.close()

@@ -68,7 +68,7 @@ def test_a_recorded_delivery_has_all_that_a_put_and_a_redelivery_give_a_message(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"group": "a", "priority": 1}, "contradicts group='a'"),
         ({"priority": 200}, "priority"),
@@ -78,8 +78,8 @@ def test_a_recorded_delivery_has_all_that_a_put_and_a_redelivery_give_a_message(
         ({"delay": 3}, "delivery has no delay; it has id, attempt, key"),
     ],
 )
-def test_fields_that_no_message_can_have_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(zq.InvalidOptionError, match=re.escape(told)):
+def test_fields_that_no_message_can_have_are_refused(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=re.escape(expected)):
         testing.delivery(b"1", **fields)
 
 

@@ -29,11 +29,11 @@ def as_before() -> Iterator[None]:
 
 
 def test_the_collector_skips_older_objects_and_searches_new_ones() -> None:
-    there = Cycle()
+    cycle = Cycle()
     with settled_heap():
         assert gc.get_freeze_count() > 0
-        gone = weakref.ref(there)
-        del there
+        gone = weakref.ref(cycle)
+        del cycle
         came = weakref.ref(Cycle())
         gc.collect()
         assert came() is None

@@ -60,11 +60,11 @@ class Once:
 
 def body(names: list[str]) -> bytes:
     encoded = [name.encode() for name in names]
-    return struct.pack(">i", len(names)) + b"".join(struct.pack(">i", len(one)) + one for one in encoded)
+    return struct.pack(">i", len(names)) + b"".join(struct.pack(">i", len(name)) + name for name in encoded)
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
-    places = [0, *sorted(min(one, len(data)) for one in cuts), len(data)]
+    places = [0, *sorted(min(cut_at, len(data)) for cut_at in cuts), len(data)]
     return [data[start:end] for start, end in pairwise(places)]
 
 

@@ -60,37 +60,37 @@ def test_a_failing_watcher_does_not_block_the_others() -> None:
         raise ValueError
 
     registry.add(Registration("/a", fails, recursive=False))
-    told = _Told(registry, "/a")
+    notified = _Told(registry, "/a")
     _dispatch(registry, CHANGED, "/a")
     registry.notify_missed()
-    assert [event.kind for event in told] == [EventKind.CHANGED, EventKind.MISSED]
+    assert [event.kind for event in notified] == [EventKind.CHANGED, EventKind.MISSED]
 
 
 def test_events_of_a_new_connection_are_reported_only_after_the_watches_know_that_others_were_missed() -> None:
     registry = WatchRegistry()
-    told = _Told(registry, "/a", recursive=True)
+    notified = _Told(registry, "/a", recursive=True)
     registry.lost()
     _dispatch(registry, CREATED, "/a/3")
     registry.notify_missed()
     _dispatch(registry, CREATED, "/a/4")
-    assert told == [WatchEvent(EventKind.MISSED, "/a"), WatchEvent(EventKind.CREATED, "/a/4")]
+    assert notified == [WatchEvent(EventKind.MISSED, "/a"), WatchEvent(EventKind.CREATED, "/a/4")]
 
 
 def test_a_watcher_can_cancel_itself_during_its_call() -> None:
     registry = WatchRegistry()
     registration = Registration("/a", lambda _event: registry.remove(registration), recursive=False)
     registry.add(registration)
-    told = _Told(registry, "/a")
+    notified = _Told(registry, "/a")
     _dispatch(registry, CHANGED, "/a")
-    assert len(told) == 1
+    assert len(notified) == 1
 
 
 def test_a_watcher_that_another_cancels_during_the_same_event_hears_nothing_of_it() -> None:
     registry = WatchRegistry()
-    registry.add(Registration("/a/b", lambda _event: registry.remove(told.registration), recursive=True))
-    told = _Told(registry, "/a", recursive=True)
+    registry.add(Registration("/a/b", lambda _event: registry.remove(notified.registration), recursive=True))
+    notified = _Told(registry, "/a", recursive=True)
     _dispatch(registry, CREATED, "/a/b/c")
-    assert told == []
+    assert notified == []
 
 
 def test_watches_that_come_and_go_between_events_of_one_folder_hear_the_events_of_their_time() -> None:
@@ -173,9 +173,9 @@ def test_a_watch_that_fails_with_names_or_removes_another_does_not_block_the_res
 
 def test_the_root_hears_of_its_own_change_once() -> None:
     registry = WatchRegistry()
-    told = _Told(registry, "/", recursive=True)
+    notified = _Told(registry, "/", recursive=True)
     _dispatch(registry, CHANGED, "/")
-    assert told == [WatchEvent(EventKind.CHANGED, "/")]
+    assert notified == [WatchEvent(EventKind.CHANGED, "/")]
 
 
 def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
@@ -189,12 +189,12 @@ def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
 
 
 async def test_one_shot_watches_are_armed_by_their_kind_of_event() -> None:
-    registry, told = WatchRegistry(), list[str]()
+    registry, notified = WatchRegistry(), list[str]()
     for kind, path in ((CREATED, "/c"), (DELETED, "/d"), (CHANGED, "/x"), (CHILDREN, "/k")):
-        registry.standard[kind, path].add(told.append)
+        registry.standard[kind, path].add(notified.append)
     (portion,) = registry.wanted(MAX_REQUEST)
     assert (portion.exist, portion.data, portion.child) == (["/c"], ["/d", "/x"], ["/k"])
     _dispatch(registry, DELETED, "/d")
     _dispatch(registry, 99, "/d")
     await asyncio.sleep(0)
-    assert told == ["/d"]
+    assert notified == ["/d"]
