@@ -1,4 +1,4 @@
-"""Events at a fixed rate to an empty handler, the basis of killbill-queue's own figure: 150 a second on one node.
+"""Events at a fixed rate to an empty handler, as in killbill-queue's own figure: 150 a second on one node.
 
 Open loop: each event is put when it is due, even if earlier ones are still unanswered.
 """
@@ -45,7 +45,7 @@ PATIENCE = 30.0
 CONCURRENCY = 30
 #: Maximum events put and not yet handled in the saturated cases.
 AHEAD = 1_000
-#: Digits of an event's number, with which its payload begins.
+#: The number of digits of an event's number, which is at the start of its payload.
 _DIGITS = 8
 
 
@@ -57,7 +57,7 @@ class Happened(BaseModel):
 
 
 class Node:
-    """A node that puts events and handles them."""
+    """A node that both puts and handles events."""
 
     def __init__(self, put: Callable[[int], Awaitable[object]]) -> None:
         self._put = put
@@ -82,7 +82,7 @@ class Node:
         self._room = asyncio.Semaphore(AHEAD)
 
     async def at(self, pace: float, messages: int) -> dict[str, float]:
-        """Put this many a second, and return percentiles of the time from put to handler."""
+        """Put this many events a second, and return percentiles of the time from put to handler."""
         self.expect(messages)
         due_at, acknowledged = [0.0] * messages, [0.0] * messages
 
@@ -119,7 +119,7 @@ class Node:
 
 @asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[Node]:
-    """A node with a queue and a listener."""
+    """Open a node with a queue and a listener."""
     async with AsyncExitStack() as stack:
         session, queue = await stack.enter_async_context(ours.opened(server))
         filler = bytes(WEIGHT - _DIGITS)
@@ -134,7 +134,7 @@ async def listening(server: Server) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def on_a_bus(server: Server) -> AsyncIterator[Node]:
-    """A node with a bus and a subscriber."""
+    """Open a node with a bus and a subscriber."""
     async with AsyncExitStack() as stack:
         session, _ = await stack.enter_async_context(ours.opened(server))
         bus = Bus(session, "killbill", Happened)
@@ -177,7 +177,7 @@ def saturated(server: Server, messages: int, *, opened: Opened) -> Sample:
 
 
 def name_of(pace: int) -> str:
-    """The name of the case with a fixed rate."""
+    """Return the name of the case with this fixed rate."""
     return f"event → handler, {pace} a second"
 
 

@@ -138,7 +138,7 @@ def next_queue(server: Server) -> dict[str, str]:
 
 
 def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0, bundle: int = 1) -> Sample:
-    """Warm up and measure; with ``depth``, the queue already holds this many times the messages.
+    """Warm up and measure; with ``depth``, the queue already holds this many times as many messages.
 
     ``bundle`` is the maximum number of messages in one znode.
     """
@@ -155,7 +155,7 @@ def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0,
 
 
 async def fill(options: Mapping[str, str], messages: int, bundle: int, due: float | None = None) -> None:
-    """Put messages, and one before them; ``due`` delays them until then, seconds since 1970."""
+    """Put messages, and one before them; ``due`` delays them until that time, in seconds since 1970."""
     async with zq.connect(options["hosts"], root=options["root"]) as session:
         queue = session.queue(options["queue"])
         await queue.configure(zq.QueueConfig(bundle=bundle))
@@ -183,7 +183,7 @@ def write(local: Local, options: Mapping[str, str], messages: int, *, partitions
 def drain(
     local: Local, options: Mapping[str, str], messages: int, *, partitions: int, most: int | None = None
 ) -> Mapping[str, float]:
-    """Take this many messages with a stream, in batches of ``most`` or a quarter, and acknowledge them."""
+    """Take this many messages with a stream, in batches of ``most`` messages or of a quarter, and acknowledge them."""
     stream = (
         stream_of(local, options)
         .option("minPartitions", partitions)
@@ -199,7 +199,7 @@ def stream_of(local: Local, options: Mapping[str, str]) -> DataStreamReader:
 
 
 def started(local: Local, stream: DataStreamReader, name: str) -> StreamingQuery:
-    """Start a query that reads a stream and keeps nothing."""
+    """Start a query that reads a stream and discards the rows."""
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(local.folder / name))
     return writer.trigger(processingTime="0 seconds").start()
 
@@ -210,9 +210,9 @@ def batches_of(local: Local, stream: DataStreamReader, name: str, messages: int)
     try:
         while sum(progress["numInputRows"] for progress in query.recentProgress) < messages:
             if not query.isActive:
-                query.awaitTermination()  # raises the error that ended it
+                query.awaitTermination()  # raises the error that ended the query
             time.sleep(0.01)
-        memory = local.memory()  # while the source exists
+        memory = local.memory()  # while the source still exists
     finally:
         query.stop()
     batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
@@ -223,7 +223,7 @@ def batches_of(local: Local, stream: DataStreamReader, name: str, messages: int)
 def read(
     local: Local,
     options: Mapping[str, str],
-    messages: int,  # noqa: ARG001 - as the others
+    messages: int,  # noqa: ARG001 - the signature of the other cases
     *,
     schema: str | None = "body binary",
 ) -> Mapping[str, float]:

@@ -31,7 +31,7 @@ Beside: TypeAlias = "Callable[[zq.QueueSession], AbstractAsyncContextManager[Non
 
 
 async def spread(tasks: int, messages: int, operation: Callable[[], Awaitable[object]]) -> None:
-    """Call ``one`` this many times from this many tasks."""
+    """Call ``operation`` this many times from this many tasks."""
     left = iter(range(messages))
 
     async def work() -> None:
@@ -80,7 +80,7 @@ def put(
     beside: Beside = nothing,
     bundle: int = 1,
 ) -> Sample:
-    """Put one message per transaction, or directly."""
+    """Put one message at a time, in a transaction or directly."""
 
     async def main() -> Sample:
         async with opened(server, beside, bundle) as (session, queue):
@@ -98,7 +98,7 @@ def put(
 
 
 def put_many(server: Server, messages: int, *, bundle: int = 1) -> Sample:
-    """Put a thousand messages at a time by one task."""
+    """Put a thousand messages at a time from one task."""
 
     async def main() -> Sample:
         async with opened(server, bundle=bundle) as (_, queue):

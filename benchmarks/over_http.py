@@ -1,4 +1,4 @@
-"""Queues over HTTP and the direct API: batches of a hundred sent, and polled and acknowledged.
+"""Queues over HTTP and by the direct API: batches of a hundred messages are sent, polled and acknowledged.
 
 This process drives one server process with httpx. The client's CPU is the HTTP server's: its cost per message.
 """

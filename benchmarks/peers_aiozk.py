@@ -1,4 +1,4 @@
-"""Stock aiozk with a minimal queue by hand: no group commit, no dispenser, no fences."""
+"""A minimal queue on stock aiozk, without group commit, claim dispatch or fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of several groups out of one queue, on a cluster and an ensemble: ``python -m benchmarks.spark_groups``.
+"""Streams of several groups on one queue, with a cluster and an ensemble: ``python -m benchmarks.spark_groups``.
 
 Each group is a query with a separate driver process and ledger. All take from one queue, in a Spark cluster of four
 executors, which are processes of this machine, and from an ensemble of three servers. The queue is paused until all
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Four executors with a core each, in processes of their own.
+#: Four executors with one core each, in separate processes.
 CLUSTER: Final = "local-cluster[4,1,1024]"
 EXECUTORS: Final = 4
 WARM: Final = 2000
@@ -65,7 +65,7 @@ class Used(NamedTuple):
     servers: float
 
     def since(self, before: Used) -> Used:
-        """Return what was used after another reading."""
+        """Return the use since another reading."""
         return Used(*(after - earlier for after, earlier in zip(self, before, strict=True)))
 
 
@@ -188,7 +188,7 @@ def _used(server: Server) -> Used:
 
 
 def medians(found: Sequence[Figures]) -> Figures:
-    """Return the median of each figure of one number of groups."""
+    """Return the median of each figure for one number of groups."""
     used = Used(*(median(values) for values in zip(*(figures.used for figures in found), strict=True)))
     return Figures(found[0].groups, median(figures.rate for figures in found), used, max(one.load for one in found))
 

@@ -1,9 +1,8 @@
 """The longest turns of the event loop on very deep queues: ``python -m benchmarks.turns --messages 1000000``.
 
-A turn is the time for which the loop runs one step before others get their next step, in seconds of CPU of its thread.
-Each public operation runs once, with each kind of queue that it depends on. The longest collection of garbage is shown
-with it, because each string in a list or set makes it longer. With ``--where`` the stack is shown in which a
-turn exceeds the limit.
+A turn is the time for which the loop runs one step of a task before another task can run, in CPU seconds of its thread.
+Each public operation runs once with each kind of queue that affects it. The longest garbage collection is also shown,
+because each string in a list or set makes it longer. ``--where`` shows the stack in which a turn exceeds the limit.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ PATIENCE = 240
 
 
 class Turns:
-    """The longest turn of the loop, and the longest collection of garbage, seconds of CPU."""
+    """The longest turn of the loop, and the longest garbage collection, in CPU seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -75,7 +74,7 @@ class Turns:
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[Turns]:
-    """Watch the turns of the loop, without those that collect the garbage of what was done before."""
+    """Watch the turns of the loop, except those that collect garbage of earlier operations."""
     gc.collect()
     gc.freeze()
     turns = Turns()
@@ -109,7 +108,7 @@ class Bench:
         self.zookeeper = self.core.zookeeper
 
     async def create(self, nodes: Iterable[Create]) -> None:
-        """Create znodes, many at a time."""
+        """Create znodes, many per request."""
         page: list[Create] = []
         for node in nodes:
             page.append(node)
@@ -131,7 +130,7 @@ class Bench:
         return queue
 
     async def items(self, name: str, prefix: Callable[[int, str], str], lanes: tuple[str, ...] = ("items",)) -> None:
-        """Create an item for each message, under the result of ``prefix``, in these lanes in turn."""
+        """Create an item for each message, with the name prefix that ``prefix`` returns, in these lanes in turn."""
         base = self.core.queue_state(name).paths.base
         await self.create(
             Create(f"{base}/{lanes[number % len(lanes)]}/{prefix(number, message_id)}", b"", sequential=True)
