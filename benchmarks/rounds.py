@@ -51,7 +51,10 @@ def run(
     scale: float,
     show_progress: Callable[[Case, Sample | None], None],
 ) -> None:
-    """Run the cases in turns, every other round backwards. ``show_progress`` is called as each case begins (None) and ends."""
+    """Run the cases in turns, every other round backwards.
+
+    ``show_progress`` is called when a case begins (with None) and when it ends.
+    """
     results.subjects.update((case.name, case.subject) for case in cases)
     for round_ in range(-1, rounds):
         for case in cases if round_ % 2 else reversed(cases):
