@@ -1,4 +1,4 @@
-"""The time that messages waited for a delivery because of a fault."""
+"""The time for which messages waited for a delivery because of a fault."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.simulation.history import History
-    from tests.soak.faults import Befallen
+    from tests.soak.faults import InjectedFault
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Waits:
     """The longest of those that no fault fell upon."""
 
 
-def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
-    """Measure all of them; a wait counts to the first fault that was in force while it lasted."""
+def longest_waits(history: History, faults: Sequence[InjectedFault]) -> Waits:
+    """Measure all waits; each is attributed to the first fault that was active during it."""
     waits = Waits()
-    faults = sorted(befallen, key=lambda fault: fault.at)
+    faults = sorted(faults, key=lambda fault: fault.at)
     starts = [fault.at for fault in faults]
     for token, start, end in _waits(history):
         in_force = [fault for fault in faults[: bisect_right(starts, end)] if fault.ended >= start]
@@ -48,7 +48,7 @@ def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
 
 
 def _waits(history: History) -> Iterator[tuple[str, float, float]]:
-    """Return each time that a message waited for a delivery: from its put, or from the end of the last delivery."""
+    """Yield each wait of a message for a delivery: from its put, or from the end of the last delivery."""
     put = history.put()
     for token, deliveries in history.deliveries().items():
         unit = put[token][1] if token in put else None
