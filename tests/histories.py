@@ -1,4 +1,4 @@
-"""Histories whose contents are known: records of messages that ended at chosen times."""
+"""Histories with known contents: records of messages that ended at chosen times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 
 
 def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHED, **more: Any) -> HistoryRecord:
-    """A message that was put a second after the one before, and took this many milliseconds."""
+    """Return the record of a message that was put a second after the previous one, and took this many milliseconds."""
     put = int(START.timestamp() * 1000) + 1000 * number
     claimed = None if outcome is End.EXPIRED else put + waited
     return HistoryRecord(

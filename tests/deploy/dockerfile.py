@@ -1,4 +1,4 @@
-"""A Dockerfile, parsed, and its steps, run in a folder: no engine is needed, and nothing is fetched."""
+"""Parses a Dockerfile, and runs its steps in a folder, without a container engine and without downloads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The folders of the image that its steps write to.
+#: The folders of the image to which its steps write.
 FOLDERS = ("/wheels", "/opt/aiozkqueue", "/src", "/app")
-#: pip installs the packages that are named, without their dependencies and without a download.
+#: pip installs the named packages without their dependencies and without downloads.
 OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 @dataclass
 class Stage:
-    """A stage of the build: its steps, in their order, and what it says about the program to start."""
+    """A stage of the build: its steps in order, and its settings of the program to start."""
 
     name: str
     steps: list[tuple[str, str]] = field(default_factory=list)

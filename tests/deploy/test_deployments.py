@@ -1,4 +1,4 @@
-"""The image, the compose file and the manifests: each is accepted, and what they start runs and answers its probes."""
+"""The image, the compose file and the manifests are valid, and the processes that they start answer their probes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BIN = Path(sys.executable).parent
 DOCKERFILE = DEPLOY / "Dockerfile"
 MANIFESTS = DEPLOY / "kubernetes"
 STAGES = parse(DOCKERFILE)
-#: The version of Kubernetes by whose schemas the manifests are checked.
+#: The version of Kubernetes whose schemas the manifests must match.
 KUBERNETES = "1.34"
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,7 +48,7 @@ def compose() -> dict[str, Any]:
 
 
 def manifests(kind: str) -> dict[str, dict[str, Any]]:
-    """The objects of a kind that the kustomization has, by name."""
+    """Return the objects of a kind in the kustomization, by name."""
     files = yaml_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
     found = [
         document
@@ -68,7 +68,7 @@ def test_hadolint_accepts_the_dockerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_build_gets_all_that_it_copies_and_the_extras_exist() -> None:
+def test_the_build_context_contains_all_copied_files_and_the_extras_exist() -> None:
     allowed = set(re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE))
     copied = {
         name
@@ -119,7 +119,7 @@ def test_the_steps_of_the_image_install_the_wheel_and_its_command(image: Path) -
 
 
 class Started:
-    """A process of the image, on a port of this machine instead of the container's."""
+    """A process of the image, on a port of this machine instead of a container."""
 
     def __init__(self, image: Path, command: list[str], port: str, environment: dict[str, str]) -> None:
         [self._port] = free_ports(1)
@@ -132,9 +132,9 @@ class Started:
         )
 
     def status(self, path: str) -> int:
-        """The status of a request, repeated until the process answers."""
+        """Return the status of a request, which is repeated until the process answers."""
         for _ in range(600):
-            assert self._process.poll() is None, "it has ended"
+            assert self._process.poll() is None, "the process has ended"
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
                     return int(answer.status)
@@ -172,7 +172,9 @@ def test_the_worker_and_the_dashboard_of_the_image_answer_their_probes_and_stop(
     for process in processes.values():
         for path in ("/ready", "/live", "/metrics"):
             assert process.status(path) == 200, path
-    assert processes["dashboard"].status("/queue/1/orders/poll") == 403  # Prometheus' permission allows no more
+    assert (
+        processes["dashboard"].status("/queue/1/orders/poll") == 403
+    )  # the permission for Prometheus allows nothing else
     assert [process.stop() for process in processes.values()] == [0, 0]
 
 
@@ -237,7 +239,7 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         assert pod["securityContext"]["runAsNonRoot"] is True
         (container,) = pod["containers"]
         before = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        assert (before > 0) == ("serve" in container["command"]), "others send requests only to the HTTP service"
+        assert (before > 0) == ("serve" in container["command"]), "other pods send requests only to the HTTP service"
         assert pod["terminationGracePeriodSeconds"] > before + seconds_to_stop()
         assert container["image"] in configured
         rights = container["securityContext"]
@@ -247,7 +249,7 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         given = parsed(container["command"][1:])
         (port,) = container["ports"]
         assert port["containerPort"] == given.get("health_port", given.get("port"))
-        assert given.get("health_host", given.get("host")) == "0.0.0.0"  # the kubelet does not come from this pod
+        assert given.get("health_host", given.get("host")) == "0.0.0.0"  # the kubelet connects from outside the pod
         assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
         for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
             assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
