@@ -1,4 +1,4 @@
-"""Dumps of znodes, restored on another server unchanged: data, versions, counters, owners and their order."""
+"""Dumps znodes, and restores them unchanged on another server: data, versions, counters, owners and their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import Node, Stat, ZooKeeperClient
 
-#: What a container's stat has instead of the session that owns it.
+#: The owner in the stat of a container, instead of a session.
 _CONTAINER = -(1 << 63)
 
 
@@ -39,7 +39,7 @@ class Znode(BaseModel):
 
 
 class Dump(BaseModel):
-    """All znodes of one version's program, and what it was told."""
+    """All znodes of one version's program, and the values that the program received."""
 
     made_by: str
     """The version of the package."""
@@ -52,7 +52,7 @@ class Dump(BaseModel):
 
 
 async def read_tree(client: ZooKeeperClient, tops: Iterable[str]) -> list[Znode]:
-    """Write down what is at and below these paths."""
+    """Return the znodes at and below these paths."""
     found: list[tuple[int, Znode]] = []
     waiting = [*tops]
     while waiting:
@@ -60,7 +60,7 @@ async def read_tree(client: ZooKeeperClient, tops: Iterable[str]) -> list[Znode]
         node = await client.read(path)
         waiting += [f"{path}/{name}" for name in await client.children(path)]
         found.append((node.stat.czxid, _written(path, node)))
-    # Of what one multi has created the zxid is the same: parents have the shorter paths.
+    # The znodes that one multi created have the same zxid. Parents have shorter paths.
     return [znode for _, znode in sorted(found, key=lambda entry: (entry[0], len(entry[1].path), entry[1].path))]
 
 
@@ -77,8 +77,8 @@ def _written(path: str, node: Node) -> Znode:
 
 
 async def write_tree(client: ZooKeeperClient, znodes: list[Znode]) -> None:
-    """Create the znodes on a server. The ephemerals belong to the client and end with its session."""
-    # Requests of one session are applied in the order in which they are sent, so none needs to be waited for.
+    """Create the znodes on a server. Ephemeral znodes belong to the client and end with its session."""
+    # The server applies requests of one session in order, so it is not necessary to wait for each.
     await asyncio.gather(*[_create(client, znode) for znode in znodes])
     await asyncio.gather(*[_count_up(client, znode) for znode in znodes])
 
@@ -89,12 +89,12 @@ async def _create(client: ZooKeeperClient, znode: Znode) -> None:
 
 
 async def _count_up(client: ZooKeeperClient, znode: Znode) -> None:
-    """Have as many children come and go as had."""
+    """Create and delete as many children as the dumped znode had."""
     passing = f"{znode.path}/passing"
     missing = znode.counter - _created((await client.read(znode.path)).stat)
     await client.multi([Create(passing), Delete(passing)] * max(0, missing))
 
 
 def _created(stat: Stat) -> int:
-    """Return the number of children ever created: each creation and deletion changed the counter."""
+    """Return the number of children ever created. Each creation and each deletion changed the counter."""
     return (stat.cversion + stat.num_children) // 2

@@ -1,8 +1,8 @@
-"""Looks the pinned dependencies up in a database of known vulnerabilities, if it is reachable.
+"""Checks the pinned dependencies against a database of known vulnerabilities, if it is reachable.
 
 ``python -m tests.packaging.audit constraints.txt`` runs pip-audit. It fails when a pinned version has a known
-vulnerability. When the database does not know any of the packages, as behind a mirror that serves no advisories, it
-says that nothing was audited and succeeds.
+vulnerability. If the database knows none of the packages, as with a mirror without advisories, it reports that nothing
+was audited and succeeds.
 """
 
 from __future__ import annotations

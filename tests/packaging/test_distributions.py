@@ -1,6 +1,6 @@
-"""The distributions that users install: the wheel in an environment with only the required dependencies.
+"""The distributions that users install. The wheel is tested in an environment with only the required dependencies.
 
-Nothing is fetched: the dependencies are copied from the environment that runs the tests, and pip judges them.
+Nothing is downloaded. The dependencies are copied from the environment of the tests, and pip checks them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from tests.packaging.environments import NAME, ROOT, build, created, members, output, required
 
-# An environment is made and three programs build; on a busy machine that takes its time.
+# The fixtures create an environment and build three times, which takes long on a busy machine.
 pytestmark = pytest.mark.timeout(240)
 
 _PUTS_AND_TAKES = """
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment's folder of programs."""
+    """The folder with the programs of a new environment."""
     return created(tmp_path_factory.mktemp("clean"), wheel)
 
 
@@ -95,7 +95,7 @@ def test_puts_and_takes_work_with_the_required_dependencies_alone(
         environment / "python", "-W", "error", "-c", _PUTS_AND_TAKES, zookeeper, queue_root, cwd=environment
     )
     assert printed.strip().endswith("b'42'")
-    assert str(environment.parent) in printed  # not the source tree's
+    assert str(environment.parent) in printed  # not the package in the source tree
 
 
 def test_importing_the_package_imports_no_installed_optional_dependency() -> None:

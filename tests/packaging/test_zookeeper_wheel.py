@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(240)
 
-#: The most that the wheel may take, bytes.
+#: Maximum size of the wheel, bytes.
 LIMIT = 10_000_000
 
 _SERVES = """

@@ -1,4 +1,4 @@
-"""What is left of queues and messages that have ended early."""
+"""The remains of deleted queues and cancelled messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Deleted:
 
 
 class CancelledInHand:
-    """A message that was cancelled while a handler ran for it: its id stays for the holders."""
+    """A message that was cancelled while its handler ran; its id is stored for the holders."""
 
     queues: tuple[str, ...] = ("cancelled-in-hand",)
 
