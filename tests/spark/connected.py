@@ -1,6 +1,6 @@
 """A client of Spark Connect: ``python -m tests.spark.connected HOSTS ROOT FOLDER``, with a separate local server.
 
-It loads rows, copies them by a stream, unloads them, and moves the history to files. It prints what it has found.
+It loads rows, copies them with a stream, unloads them, and moves the history to files. It prints the results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(hosts: str, root: str, folder: str) -> None:
     copy = stream.writeStream.format("aiozkqueue").options(**options).trigger(availableNow=True)
     copy.option("checkpointLocation", f"{folder}/checkpoint").start("second").awaitTermination()
     figures.append(f"{spark.read.format('aiozkqueue').options(**options).load('second').count()} copied")
-    for _ in range(2):  # the second finds the folder of the first
+    for _ in range(2):  # the second run finds the folder of the first
         done = unload(spark, f"{folder}/unloaded", {**options, "queue": "second", "maxOffsetsPerTrigger": "60"})
         figures.append(f"{done.messages} unloaded")
     figures.append(f"{spark.read.parquet(f'{folder}/unloaded').select('body').distinct().count()} in files")

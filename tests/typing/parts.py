@@ -1,4 +1,4 @@
-"""Programs with the features around queues, and the types of their values: accepted by mypy and pyright."""
+"""Programs with the features around queues, and the types of their values. mypy and pyright accept them."""
 
 from __future__ import annotations
 
