@@ -45,7 +45,7 @@ def servers(zookeeper: str, queue_root: str) -> dict[str, str]:
 
 
 class Ends(NamedTuple):
-    """Lets messages end, and looks at what is kept of them."""
+    """Ends messages, and reads the records of them."""
 
     servers: dict[str, str]
 
@@ -69,7 +69,7 @@ class Ends(NamedTuple):
         return asyncio.run(all_ended())
 
     def kept(self) -> list[str]:
-        """The records in the histories."""
+        """Return the ids of the records in the histories."""
 
         async def read() -> list[str]:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
@@ -78,7 +78,7 @@ class Ends(NamedTuple):
         return asyncio.run(read())
 
     def remove_some(self, written: Collection[str]) -> None:
-        """What a job has done that was cut off while it removed what is written."""
+        """Remove half of the written records, as a job does that is killed while it removes them."""
 
         async def remove() -> None:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
@@ -102,14 +102,14 @@ class Ends(NamedTuple):
 
 
 def written(folder: Path) -> Counter[str]:
-    """What a reader of the folder sees that is not Spark."""
+    """Return the contents of the folder for a reader other than Spark."""
     if not any(folder.glob("queue=*")):
         return Counter()
     return Counter(dataset(folder, partitioning="hive").to_table(columns=["id"])["id"].to_pylist())
 
 
 def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str], object]) -> object:
-    """What the driver does that is killed."""
+    """The work of the driver that is killed."""
     folder, servers = arguments
     return move(spark, folder, json.loads(servers), on_step=on_step)
 
@@ -133,7 +133,7 @@ def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
 
 
 class CutOffError(Exception):
-    """The faults of an audit."""
+    """The error that interrupts an audit."""
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_the_later_of_two_audits_wins_and_the_earlier_publishes_nothing(
 
 @pytest.fixture
 def known(servers: dict[str, str]) -> dict[str, str]:
-    """Two queues whose figures are known; the name of one could be taken for a number, or for markup elsewhere."""
+    """Two queues with known figures. One name could be mistaken for a number or for markup."""
     orders = [record(n, waited=10 * n, handled=1000, attempts=1) for n in range(1, 101)]
     orders += [
         record(800 + n, waited=5, handled=5, outcome=End.DEAD, attempts=3, reason="<b>no such customer</b>")

@@ -34,7 +34,7 @@ async def test_a_batch_ends_before_its_size_exceeds_the_limit(zookeeper: str, qu
                 found.append(sum(page.items for page in await ledger.pages(after)))
                 await ledger.acknowledge(after)
                 number = after
-            assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one
+            assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The commands `audit`, `load` and `unload`, on the tests' Spark and once on one of the command's own."""
+"""The commands `audit`, `load` and `unload`, on the tests' Spark and once on a Spark that the command starts."""
 
 from __future__ import annotations
 

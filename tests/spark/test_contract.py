@@ -1,4 +1,4 @@
-"""Spark's use of the format's classes: it creates and pickles them without I/O, and calls methods twice."""
+"""Spark's use of the format's classes: it creates and pickles them without I/O, and may call methods twice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_creating_and_pickling_a_source_opens_no_connection_and_no_file(tmp_path
         stream.stop()
         with pytest.raises(BlockingIOError):
             server.accept()
-        with socket.create_connection(server.getsockname()):  # as one that connected would be seen
+        with socket.create_connection(server.getsockname()):  # shows that a connection would be noticed
             server.accept()[0].close()
 
 
@@ -117,7 +117,7 @@ def test_rows_are_read_and_written_as_arrow_batches_of_exactly_the_schema(option
         assert all(isinstance(arrow_batch, pa.RecordBatch) for arrow_batch in batches)
         assert {arrow_batch.schema for arrow_batch in batches} == {to_arrow_schema(schema, timezone="UTC")}
         assert sum(arrow_batch.num_rows for arrow_batch in batches) == 2500
-        assert len(batches) <= 4  # a thousand rows each, and no rows one by one
+        assert len(batches) <= 4  # batches of a thousand rows, not single rows
     assert isinstance(source.writer(PAYLOADS, overwrite=False), DataSourceArrowWriter)
 
 

@@ -56,7 +56,7 @@ def test_some_divisions(pieces: Sequence[Piece], shares: int, divided: list[int]
     assert divide(pieces, shares) == divided
 
 
-#: The large ones are in the first third.
+#: The large messages are in the first third.
 BODIES = [b"x" * 50_000, *[b"y"] * 40, b"x" * 50_000, *[b"y"] * 80]
 
 

@@ -1,4 +1,5 @@
-"""The programs of `docs/spark.md` and `docs/spark` run, block by block, with a folder as the shop."""
+"""The programs of `docs/spark.md` and `docs/spark` run block by block, with a local folder instead of the shop's
+storage."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ FILES = ["spark/files.md", "spark/running.md", "spark/tuning.md"]
 
 
 class Guide:
-    """Runs the programs of the pages as one, in their order."""
+    """Runs the programs of the pages in order, as one program."""
 
     def __init__(self, spark: SparkSession, zookeeper: str, shop: Path, pages: list[str]) -> None:
         self.hosts = hosts = f"{zookeeper}/guide-{os.urandom(4).hex()}"
@@ -42,7 +43,7 @@ class Guide:
         self._spark = spark
 
     def run(self) -> None:
-        """Run the next one. Its streams run until there is nothing more."""
+        """Run the next program. Its streams run until no input is left."""
         page, program = next(self._programs)
         text = program.text
         for place, here in self._places.items():
@@ -55,7 +56,7 @@ class Guide:
                 query.stop()
 
     def named(self, name: str) -> DataFrame:
-        """A frame that a program has made."""
+        """Return a data frame that a program has made."""
         frame = self._names[name]
         assert isinstance(frame, DataFrame)
         return frame
@@ -71,7 +72,7 @@ class Guide:
         asyncio.run(send())
 
     def left(self, queue: str) -> list[bytes]:
-        """Take what a queue holds."""
+        """Take all messages of a queue."""
         return sorted(drained({"hosts": self.hosts, "root": "/zms", "queue": queue}))
 
 

@@ -1,4 +1,4 @@
-"""A write whose driver is killed: its rows are shown, consumers never see them, and clean-up removes them."""
+"""A write whose driver is killed: the rows are reported, consumers never receive them, and clean-up removes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 async def killed_write(zookeeper: str, root: str, java: str, folder: Path, view: Observer) -> None:
-    """Kill a driver and its JVM when the rows of one partition are stored."""
+    """Start a driver, and kill it with its JVM when the rows of one partition are stored."""
     driver = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.spark.hanging_write", zookeeper, root, str(folder)),

@@ -34,7 +34,7 @@ BODIES = [b'{"n": 1}', b'{"n": "one"}', b'{"n": 3}']
 
 
 NUMBERS = StructType([StructField("n", IntegerType()), StructField("_id", StringType())])
-#: All of the payloads decode.
+#: A schema with which all payloads decode.
 ANY = StructType([StructField("m", StringType()), StructField("_id", StringType())])
 
 

@@ -20,7 +20,7 @@ from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.zookeeper import SetData
-from tests.spark.test_ledger import Mortal, Stream, Weighing, _DriverKilledError, bodies_of, driver, fill
+from tests.spark.test_ledger import CountingClient, DyingClient, Stream, _DriverKilledError, bodies_of, driver, fill
 from tests.spark.test_parts import found
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ NUMBER = 128
 
 
 async def folders(view: Observer, root: str) -> dict[str, list[str]]:
-    """Return what an independent client finds in the folders of a queue."""
+    """Return the contents of the folders of a queue, as an independent client reads them."""
     return {folder: await view.children(f"{root}/orders/{folder}") for folder in ("items", "locks", "meta", "due")}
 
 
@@ -57,7 +57,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
     before = await folders(server_view, queue_root)
     assert len(before["items"]) == 2
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
-        ledger._zookeeper = weighing = Weighing(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]  # it wraps the client
+        ledger._zookeeper = counting = CountingClient(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]  # it wraps the client
         batch = await ledger.next_batch(-1, None)
         now = await folders(server_view, queue_root)
         assert now["items"] == before["items"]
@@ -70,7 +70,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
         await session.admin.clean("orders")
         assert await folders(server_view, queue_root) == now
         assert await ledger.acknowledge(batch) == NUMBER
-        assert weighing.most == 4 + 2 * 4  # for the page, and for each bundle
+        assert counting.most == 4 + 2 * 4  # for the page and for each bundle
     await assert_empty(server_view, queue_root)
 
 
@@ -190,15 +190,15 @@ async def test_an_undecodable_message_of_a_bundle_becomes_a_dead_letter_though_d
             name = BundleName.parse((await read_page(ledger._zookeeper.read, page.path))[1].place.rpartition("/")[2])
             assert name is not None
             await mark(ledger._zookeeper, page.path, name.last, "no JSON", -1)
-            ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
+            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
             died = False
             try:
                 await ledger.acknowledge(batch)
             except _DriverKilledError:
                 died = True
-        async with driver(zookeeper, root) as heir:
-            await heir.acknowledge(batch)
-            await heir.finish()
+        async with driver(zookeeper, root) as successor:
+            await successor.acknowledge(batch)
+            await successor.finish()
         async with zq.connect(zookeeper, root=root) as session:
             queue = session.queue("orders")
             assert [letter.body for letter in await queue.dead_letters.peek()] == [b"7"], f"killed at write {step}"

@@ -1,4 +1,4 @@
-"""The progress of a query shows how much its queue still holds."""
+"""The progress of a query shows how many messages its queue still holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrent streams of a queue, and one that restarts with another group, checkpoint or schema."""
+"""Concurrent streams of a queue, and a stream that restarts with another group, checkpoint or schema."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class DownError(Exception):
-    """The faults of a sink."""
+    """The error of a sink that is down."""
 
 
 def decoded(
     spark: SparkSession, options: Mapping[str, str], folder: Path, schema: str, *, down: bool = False, **more: str
 ) -> list[object]:
-    """The rows of what a stream takes until there is nothing more; or its sink is down, once it has seen them."""
+    """Return the rows of a stream until its queue is empty, or until its sink fails after it has received them."""
     rows: list[object] = []
 
     def sink(frame: object, _: int) -> None:
@@ -94,7 +94,10 @@ def test_a_schema_changed_before_a_restart_applies_to_the_unfinished_batch_and_i
 ) -> None:
     put(options, b'{"n": 1}', b'{"n": "one"}', b"no JSON")
     assert decoded(spark, options, tmp_path / "checkpoint", "n int", down=True, mode="DEADLETTER") == [1]
-    assert (left(options), dead(options)) == ((3, 3, 1), [])  # what does not decode is no dead letter before it is done
+    assert (left(options), dead(options)) == (
+        (3, 3, 1),
+        [],
+    )  # an undecodable message becomes a dead letter only when its batch is done
     with pytest.raises(PySparkException, match="does not decode"):
         decoded(spark, options, tmp_path / "checkpoint", "n string", mode="FAILFAST")
     assert decoded(spark, options, tmp_path / "checkpoint", "n string", mode="DEADLETTER") == ["one"]

@@ -1,4 +1,4 @@
-"""Slow tasks that Spark itself runs a second time, on another executor."""
+"""Slow tasks of which Spark runs a second attempt on another executor."""
 
 from __future__ import annotations
 

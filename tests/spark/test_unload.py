@@ -28,14 +28,14 @@ STEPS = ["write", "publish", MOVE, "acknowledge", "end", "forget"]
 
 
 def written(folder: Path) -> Counter[bytes]:
-    """What a reader of the folder sees that is not Spark."""
+    """Return the contents of the folder for a reader other than Spark."""
     if not any(folder.glob("*.parquet")):
         return Counter()
     return Counter(dataset(folder).to_table(columns=["body"])["body"].to_pylist())
 
 
 def waiting(options: Mapping[str, str]) -> set[bytes]:
-    """The messages in the queue, held or not."""
+    """Return the messages in the queue, held or not."""
 
     async def look() -> set[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -45,7 +45,7 @@ def waiting(options: Mapping[str, str]) -> set[bytes]:
 
 
 def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str], object]) -> object:
-    """What the driver does that is killed."""
+    """The work of the driver that is killed."""
     folder, options = arguments
     return unload(spark, folder, json.loads(options), on_step=on_step)
 
@@ -70,7 +70,7 @@ def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
 
 
 def configured(options: Mapping[str, str], config: zq.QueueConfig) -> None:
-    """Make the queue such."""
+    """Configure the queue."""
 
     async def configure() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -80,7 +80,7 @@ def configured(options: Mapping[str, str], config: zq.QueueConfig) -> None:
 
 
 def put_with_more(options: Mapping[str, str], bodies: Sequence[bytes]) -> None:
-    """Put messages that have a lifetime, a key, attempts behind them or another version, each by turns."""
+    """Put messages that have, in turn, a lifetime, a key, earlier attempts or another version."""
 
     async def put_all() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
