@@ -14,7 +14,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Fault, run_virtual
-from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -119,18 +119,18 @@ def consume(
     *,
     servers: int = 1,
     cancelled: float | None = None,
-) -> Seen:
+) -> Result:
     """Consume with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
-    seen = Seen()
+    result = Result()
     handled: list[bytes] = []
 
     async def main() -> None:
-        async with stage(servers) as (cluster, other):
+        async with cluster_with_session(servers) as (cluster, other):
             ensemble = cluster.ensemble
             await queue_of(other).put(b"0")
 
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
-                seen.strike(ensemble, number, fault)
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
+                result.inject(ensemble, number, fault)
                 working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
                 await asyncio.sleep(0.2)
                 await _put(queue_of(other), [b"1", EASY])
@@ -140,20 +140,20 @@ def consume(
                     await asyncio.wait([working])
                     working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
                 await all_taken(cluster, 60)
-                spare(ensemble)
+                stop_faults(ensemble)
                 await asyncio.sleep(2 * SESSION_TIMEOUT)
                 await queue_of(other).put(EASY)  # and it is still listening
                 await all_taken(cluster, 5)
                 await asyncio.sleep(0.1)
-                seen.trouble += look(cluster, session, handled)
+                result.trouble += look(cluster, session, handled)
                 working.cancel()
                 await asyncio.wait([working])
 
     try:
         run_virtual(main)
     except TimeoutError:
-        seen.trouble.append("not all was taken")
-    return seen
+        result.trouble.append("not all was taken")
+    return result
 
 
 @pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")  # a late commit of a loop
@@ -167,16 +167,18 @@ def test_a_consumer_of_a_foreign_queue_continues_after_any_fault_and_leaves_no_l
     assert undisturbed.requests > 10
     numbers = range(1, undisturbed.requests + 1)
     wrong = {
-        f"{number}, {fault}": seen.trouble
+        f"{number}, {fault}": result.trouble
         for number in numbers
         for fault in (*Fault, None)
-        if (seen := consume(queue_of, work, number, fault)).trouble
+        if (result := consume(queue_of, work, number, fault)).trouble
     }
     for number in numbers:  # the leader of several reports the session's end
         wrong |= {
-            f"{number}, over": seen.trouble for seen in [consume(queue_of, work, number, servers=3)] if seen.trouble
+            f"{number}, over": result.trouble
+            for result in [consume(queue_of, work, number, servers=3)]
+            if result.trouble
         }
     for milliseconds in range(0, 1300, STEP):
-        seen = consume(queue_of, work, cancelled=milliseconds / 1000)
-        wrong |= {f"cancelled after {milliseconds} ms": seen.trouble} if seen.trouble else {}
+        result = consume(queue_of, work, cancelled=milliseconds / 1000)
+        wrong |= {f"cancelled after {milliseconds} ms": result.trouble} if result.trouble else {}
     assert not wrong

@@ -43,8 +43,8 @@ def test_each_set_of_duplicates_is_delivered_once_whenever_a_consumer_is_killed(
     number = 0
     while True:
         number += 1
-        struck, found = killed_at(number, when, before=_put, work=_take, after=_look)
+        reached, found = killed_at(number, when, before=_put, work=_take, after=_look)
         assert not found, f"killed at request {number}, {when.name}: {found}"
-        if not struck:
+        if not reached:
             break
     assert number > 5

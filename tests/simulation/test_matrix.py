@@ -11,7 +11,7 @@ import pytest
 from docsite.public import by_home, raised_by
 from tests.simulation.bundles_subjects import CHANGES, BundledQueue, changes_of
 from tests.simulation.dialects_subjects import REFUSED
-from tests.simulation.matrix import FAULTS, Strike, call, verdict
+from tests.simulation.matrix import FAULTS, CallFault, call, verdict
 from tests.simulation.subjects import coroutines, without_a_subject
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_the_matrix_contains_every_public_coroutine() -> None:
 
 def test_each_call_on_bundles_changes_them_in_its_own_way() -> None:
     names = [name for kind, name in coroutines() if kind is BundledQueue]
-    assert {name: changes_of(call(BundledQueue, name, Strike()).sent) for name in names} == CHANGES
+    assert {name: changes_of(call(BundledQueue, name, CallFault()).sent) for name in names} == CHANGES
 
 
 @pytest.mark.slow
@@ -69,34 +69,35 @@ def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
     kind: type | ModuleType, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     full = f"{kind.__name__}.{name}"
-    undisturbed, never = call(kind, name, Strike()), call(kind, name, Strike(), skip=True)
+    undisturbed, never = call(kind, name, CallFault()), call(kind, name, CallFault(), skip=True)
     if full in REFUSED:
         assert isinstance(undisturbed.error, REFUSED[full])
     else:
         assert undisturbed.error is None or isinstance(undisturbed.error, StopAsyncIteration)
     assert verdict(full, undisturbed, undisturbed, never) == []
-    strikes = [Strike(request, fault) for request in range(1, undisturbed.requests + 1) for fault in FAULTS]
-    strikes += [
-        Strike(suspension=suspension, answered=answered)
+    injections = [CallFault(request, fault) for request in range(1, undisturbed.requests + 1) for fault in FAULTS]
+    injections += [
+        CallFault(suspension=suspension, answered=answered)
         for suspension in range(1, undisturbed.suspensions + 1)
         for answered in (False, True)
     ]
     both = [
-        Strike(request, fault, suspension, answered=(request + suspension) % 2 == 0)
+        CallFault(request, fault, suspension, answered=(request + suspension) % 2 == 0)
         for request in range(1, undisturbed.requests + 1)
         for fault in FAULTS
         for suspension in range(1, undisturbed.suspensions + 3)  # a fault adds suspensions
     ]
     documented = said_to_raise(kind, name)
     most = MOST_OF_BUNDLES if kind is BundledQueue else MOST
-    strikes += both if len(both) <= most else Random(full).sample(both, most)
+    injections += both if len(both) <= most else Random(full).sample(both, most)
     wrong = []
-    for strike in strikes:
+    for injection in injections:
         wrong += [
-            f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never, documented)
+            f"{injection}: {what}"
+            for what in verdict(full, call(kind, name, injection), undisturbed, never, documented)
         ]
     record_property(
         "figures",
-        f"{full}: {undisturbed.requests} requests, {undisturbed.suspensions} suspensions, {len(strikes)} strikes",
+        f"{full}: {undisturbed.requests} requests, {undisturbed.suspensions} suspensions, {len(injections)} faults",
     )
-    assert not wrong, f"{len(wrong)} of {len(strikes)}:\n" + "\n".join(wrong[:15])
+    assert not wrong, f"{len(wrong)} of {len(injections)}:\n" + "\n".join(wrong[:15])

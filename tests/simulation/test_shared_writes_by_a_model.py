@@ -163,7 +163,7 @@ class Run:
         ensemble, zookeeper = self.cluster.ensemble, self.core.zookeeper
         if self.trouble in Fault.__members__:
             ensemble.judge = lambda connection, request: (
-                Fault[self.trouble] if request.kind is Kind.MULTI and self.strikes(connection.client.name) else None
+                Fault[self.trouble] if request.kind is Kind.MULTI and self.must_fail(connection.client.name) else None
             )
         elif self.trouble in CHANGES:
             for name in ("jobs", "results") if self.trouble == "history" else ("results",):
@@ -173,7 +173,7 @@ class Run:
         elif self.trouble != "none":
             zookeeper.multi = partial(self.multi, zookeeper.multi)  # type: ignore[method-assign] # the next requests
 
-    def strikes(self, client: str) -> bool:
+    def must_fail(self, client: str) -> bool:
         """Whether a request of a client is to fail now."""
         self.left -= client == "struck"
         return client == "struck" and self.left >= 0
@@ -203,7 +203,7 @@ class Run:
             self.closing = loop.create_task(self.core.close())
         elif self.trouble == "slot collected":
             self.left = 1
-            ensemble.judge = lambda connection, _: Fault.LOST_AFTER if self.strikes(connection.client.name) else None
+            ensemble.judge = lambda connection, _: Fault.LOST_AFTER if self.must_fail(connection.client.name) else None
             self.collection = loop.create_task(self.collect(operations[0].path))
         return send(operations, **options)  # type: ignore[no-any-return] # as the client does
 

@@ -16,7 +16,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, run_virtual
-from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -78,22 +78,22 @@ def wait_for_room(
     number: int = 0,
     fault: Fault | None = None,
     servers: int = 1,
-) -> Seen:
+) -> Result:
     """Let a put and a transaction wait for room until a client acts.
 
     A fault hits the session's request ``number``; without a fault, its ZooKeeper session ends with that request.
     """
-    seen = Seen()
+    result = Result()
 
     async def main() -> None:
-        async with stage(servers) as (cluster, other):
+        async with cluster_with_session(servers) as (cluster, other):
             ensemble = cluster.ensemble
             small = other.queue("small")
             await small.configure(zq.QueueConfig(max_size=2))
             await small.put_many([b"1", b"2"], timeout=None)
             await other.queue("jobs").put(b"j")
 
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
 
                 async def be_idle() -> None:
                     async with session.queue("quiet").consume() as deliveries:
@@ -107,27 +107,27 @@ def wait_for_room(
                         assert await tx.take(session.queue("jobs"), timeout=None) is not None
                         tx.put("small", b"t")
 
-                seen.strike(ensemble, number, fault)
+                result.inject(ensemble, number, fault)
                 idle = asyncio.create_task(be_idle())  # registered as a consumer in each ZooKeeper session
                 waiting = [asyncio.create_task(put()), asyncio.create_task(move())]
                 await asyncio.sleep(0.5)
                 await act(other, waiting)
                 _, hanging = await asyncio.wait(waiting, timeout=60)
-                spare(ensemble)
+                stop_faults(ensemble)
                 await asyncio.sleep(20)
-                seen.trouble += [f"{task.get_coro()} hangs" for task in hanging]
-                seen.trouble += look(cluster, waiting)
+                result.trouble += [f"{task.get_coro()} hangs" for task in hanging]
+                result.trouble += look(cluster, waiting)
                 zookeeper = session._runtime.zookeeper
                 counted = session._runtime._budgets.of(zookeeper.generation).used
                 held = sum(len(path) + 4 for path in ensemble.tree.ephemerals.get(zookeeper.session_id, ()))
                 if counted != held:
-                    seen.trouble.append(f"it has {held} bytes of ephemerals, and counts {counted}")
+                    result.trouble.append(f"it has {held} bytes of ephemerals, and counts {counted}")
                 idle.cancel()
                 with suppress(asyncio.CancelledError):
                     await idle
 
     run_virtual(main)
-    return seen
+    return result
 
 
 @pytest.mark.slow
@@ -138,11 +138,11 @@ def test_a_fault_at_any_request_of_a_wait_for_room_leaves_nothing_behind(
     undisturbed = wait_for_room(act)
     assert undisturbed.trouble == []
     assert undisturbed.requests > 10
-    strikes: list[tuple[int, Fault | None, int]] = [
+    faults: list[tuple[int, Fault | None, int]] = [
         (number, fault, 1) for number in range(1, undisturbed.requests + 1) for fault in (*Fault, None)
     ]
-    strikes += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader reports its end
-    wrong = {strike: seen.trouble for strike in strikes if (seen := wait_for_room(act, *strike)).trouble}
+    faults += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader reports its end
+    wrong = {fault: result.trouble for fault in faults if (result := wait_for_room(act, *fault)).trouble}
     assert not wrong
 
 

@@ -18,6 +18,7 @@ from aiozkqueue.errors import ImplicitSettleWarning, UncommittedWarning
 from aiozkqueue.layout import LANE_END, BundleName, BundleRecord, decode, decode_bundle, is_bundle
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Process, StuckError, VirtualLoop
 from aiozkqueue.testing.simulator.loop import PROCESS, run_virtual
+from tests.simulation.disturbances import SESSION_TIMEOUT, Disturbances, has_a_slot
 from tests.simulation.history import Final, History, Status
 from tests.simulation.joining import load
 from tests.simulation.programs import QUEUES, Program, features
@@ -27,7 +28,6 @@ from tests.simulation.programs.producers import produce
 from tests.simulation.programs.transactions import transact
 from tests.simulation.recorder import Recorder
 from tests.simulation.refusals import watch
-from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -56,24 +56,24 @@ class Run(Recorder):
         super().__init__(Random(f"{seed} workload"))
         self.feature = None if feature is None else features[feature]
         self.seed = seed
-        self.weather = Weather(Random(f"{seed} weather"), Random(f"{seed} reads"))
+        self.disturbances = Disturbances(Random(f"{seed} weather"), Random(f"{seed} reads"))
         self.ensemble = Ensemble(
             Random(f"{seed} ensemble"),
             size=size or self.random.choice([1, 1, 3]),
             delays=Delays(
-                self.weather.delay,
-                self.weather.delay,
-                self.weather.delay,
-                self.weather.lingering,
-                self.weather.together,
+                self.disturbances.delay,
+                self.disturbances.delay,
+                self.disturbances.delay,
+                self.disturbances.lingering,
+                self.disturbances.together,
             ),
-            judge=self.weather.judge,
+            judge=self.disturbances.judge,
             tick=0.1,
             offset=self.random.uniform(-5, 5),
             trace=trace,
         )
         if rough:
-            self.weather.level = max(self.weather.level, 0.08)
+            self.disturbances.level = max(self.disturbances.level, 0.08)
             if self.random.random() < 0.5:
                 self.ensemble.strays = has_a_slot
         self.rough = rough
@@ -171,7 +171,7 @@ class Run(Recorder):
     async def set_up(self) -> None:
         """Make the queues."""
         random = self.random
-        self.weather.calm = True
+        self.disturbances.calm = True
         async with self.cluster.connect(name="first") as session:
             for name in QUEUES:
                 await self.configure(session, name, zq.QueueConfig(policy=self.policy()))
@@ -181,7 +181,7 @@ class Run(Recorder):
                     self.near_the_end(f"/zms/{name}/items")
             if self.feature is not None:
                 await self.feature.prepare(self, session)
-        self.weather.calm = False
+        self.disturbances.calm = False
 
     def start(self, process: Process) -> asyncio.Task[None]:
         """Start a process with its own programs."""
@@ -213,7 +213,7 @@ class Run(Recorder):
 
     async def heal(self) -> None:
         """Stop the faults, but not their consequences."""
-        self.weather.calm = True
+        self.disturbances.calm = True
         for server in self.ensemble.servers:
             server.lag = 0.0
         await asyncio.sleep(2 * SESSION_TIMEOUT)

@@ -20,7 +20,7 @@ async def put(run: Run, queue: zq.Queue[bytes], count: int, slowness: int = 2) -
         unit.puts = {run.token(): "a"}
         await queue.put(next(iter(unit.puts)).encode())
         run.decide(unit, Status.COMMITTED)
-        await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+        await asyncio.sleep(run.random.random() * slowness * run.disturbances.scale)
 
 
 async def put_together(run: Run, name: str, queue: zq.Queue[bytes], count: int) -> None:
@@ -42,7 +42,7 @@ async def take_and_commit(
                 message = await tx.take(session.queue(queue), timeout=patience)
                 if message is not None:
                     run.show(unit, name, session, message)
-                    await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+                    await asyncio.sleep(run.random.random() * slowness * run.disturbances.scale)
                 run.release_unseen(unit)
                 await tx.commit()
                 run.decide(unit, Status.COMMITTED)

@@ -27,7 +27,7 @@ def a_queue_is_counted_while_a_bundle_ends(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="operator") as operator:
             await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
             await put_together(run, "operator", operator.queue("a"), 2 * SIZE)
@@ -53,9 +53,9 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         waits = run.history.part(Waits)
-        waits.late = 0.1 + 100 * run.weather.scale
+        waits.late = 0.1 + 100 * run.disturbances.scale
         async with run.cluster.connect(name="taker") as session:
             await run.configure(session, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
             queue = session.queue("a")
@@ -65,7 +65,7 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
                 unit = _shown(run, session, held)
                 now = run.loop.time()
                 for message in held:
-                    waits.dues[message.value.decode(), 2] = now + DELAY - 2 * run.weather.scale
+                    waits.dues[message.value.decode(), 2] = now + DELAY - 2 * run.disturbances.scale
                 await tx.rollback(delay=DELAY)
                 run.decide(unit, Status.NOT_COMMITTED)
             for _ in range(2 * SIZE):
@@ -86,7 +86,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="other") as other:
             await run.configure(other, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), bundle=SIZE))
             await put_together(run, "other", other.queue("a"), SIZE)
@@ -120,10 +120,10 @@ def _shown(run: Run, session: zq.QueueSession, messages: list[zq.Message[bytes]]
 
 
 async def _counted(run: Run, session: zq.QueueSession) -> int:
-    await asyncio.sleep(run.random.random() * 5 * run.weather.scale)
+    await asyncio.sleep(run.random.random() * 5 * run.disturbances.scale)
     return await session.queue("a").size()
 
 
 async def _committed(run: Run, tx: zq.Transaction) -> None:
-    await asyncio.sleep(run.random.random() * 10 * run.weather.scale)
+    await asyncio.sleep(run.random.random() * 10 * run.disturbances.scale)
     await tx.commit()

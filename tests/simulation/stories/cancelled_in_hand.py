@@ -23,7 +23,7 @@ def a_message_is_cancelled_while_its_batch_is_collected(seed: int | str) -> Hist
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         log, token = run.history.part(InHand), run.token()
 
         async def handler(batch: Batch[bytes]) -> None:

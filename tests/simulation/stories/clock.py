@@ -74,7 +74,7 @@ class Jumps:
         self.run = run
         self.random = run.random
         self.waits = run.history.part(Waits)
-        self.waits.late = 0.1 + 100 * run.weather.scale
+        self.waits.late = 0.1 + 100 * run.disturbances.scale
         self.producer, self.taker, self.clock = producer, taker, clock
         self.all_put = self.over = False
 
@@ -125,7 +125,7 @@ class Jumps:
         self.waits.shown[token, message.attempt] = self.run.loop.time()
         if message.attempt == 1 and self.random.random() < 0.4:
             # The end follows the leader's time, which is known here up to a round trip.
-            self.waits.dues[token, 2] = self.clock.monotonic() + BACKOFF - 2 * self.run.weather.scale
+            self.waits.dues[token, 2] = self.clock.monotonic() + BACKOFF - 2 * self.run.disturbances.scale
             await tx.rollback()
             self.run.decide(unit, Status.NOT_COMMITTED)
         else:
@@ -139,7 +139,7 @@ def a_test_clock_moves_past_delays_and_timeouts(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         run.cluster.clock = clock = VirtualTestClock()
         connect = run.cluster.connect
         async with connect(name="producer") as producer, connect(name="taker") as taker:

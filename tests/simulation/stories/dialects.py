@@ -31,7 +31,7 @@ def a_peer_consumes_the_same_curator_queue(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         shared = run.history.part(Shared)
         async with (
             run.cluster.connect(name="one") as first,
@@ -58,8 +58,8 @@ def a_peer_releases_an_item_that_we_try_to_lock(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
+        run.disturbances.calm = True
+        shared, chance, scale = run.history.part(Shared), run.random.random, run.disturbances.scale
         async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
             queue, send = ours.curator_queue(PATH, lock_path=LOCKS), core_of(peer).zookeeper.multi
             assert await queue.size() == 0
@@ -92,8 +92,8 @@ def a_peer_locks_deleted_items(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
+        run.disturbances.calm = True
+        shared, chance, scale = run.history.part(Shared), run.random.random, run.disturbances.scale
         async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
             queue, zookeeper = ours.curator_queue(PATH, lock_path=LOCKS), core_of(peer).zookeeper
             taking = asyncio.create_task(_take(shared, ours, 2 * ITEMS))
@@ -132,8 +132,8 @@ def items_hold_several_messages(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        shared, random, scale = run.history.part(Shared), run.random, run.weather.scale
+        run.disturbances.calm = True
+        shared, random, scale = run.history.part(Shared), run.random, run.disturbances.scale
         async with run.cluster.connect(name="ours") as ours:
             queue = ours.curator_queue(PATH, lock_path=LOCKS)
             while len(shared.expected) < 4 * ITEMS:
@@ -194,7 +194,7 @@ async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
             body = message.body.decode()
             if body in shared.by_peer:
                 shared.taken_from_peer.append(body)
-            await asyncio.sleep(run.random.random() * 4 * run.weather.scale)
+            await asyncio.sleep(run.random.random() * 4 * run.disturbances.scale)
             if run.random.random() < 0.25:
                 await tx.rollback(delay=run.random.choice([0, 0.05]))
                 continue
@@ -221,7 +221,7 @@ async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
                 body = unframe((await zookeeper.read(f"{PATH}/{name}")).data)[0].decode()
             if body is not None:
                 shared.by_peer.add(body)
-                await asyncio.sleep(run.random.random() * 8 * run.weather.scale)
+                await asyncio.sleep(run.random.random() * 8 * run.disturbances.scale)
                 shared.by_peer.discard(body)
                 if run.random.random() < 0.7:  # otherwise it has failed, and leaves the item
                     with suppress(MultiError):
@@ -229,4 +229,4 @@ async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
                         shared.consumed[body] += 1
             with suppress(MultiError):
                 await zookeeper.multi([Delete(lock)])
-        await asyncio.sleep(4 * run.weather.scale)
+        await asyncio.sleep(4 * run.disturbances.scale)

@@ -27,7 +27,7 @@ class _Scene:
 
     def __init__(self, seed: int | str) -> None:
         self.run = Run(seed, size=1)
-        self.run.weather.calm = True
+        self.run.disturbances.calm = True
         self.keyed = self.run.history.part(Keyed)
         self.random = self.run.random
         self.numbers = dict.fromkeys(KEYS, 0)
@@ -38,7 +38,7 @@ class _Scene:
         return self.run.loop.time()
 
     async def pause(self, most: float = 10) -> None:
-        await asyncio.sleep(self.random.random() * most * self.run.weather.scale)
+        await asyncio.sleep(self.random.random() * most * self.run.disturbances.scale)
 
     async def put(self, queue: zq.Queue[bytes], key: str, **options: object) -> Life:
         self.numbers[key] += 1
@@ -164,7 +164,7 @@ def messages_expire_while_others_are_taken(seed: int | str) -> History:
             for _ in range(10):
                 life = await scene.put(session.queue("k"), scene.random.choice(KEYS), ttl=ttl)
                 # The end was fixed before the put returned; a message claimed before it may be delivered a reply later.
-                life.expires = life.put + ttl + 0.1 + 20 * scene.run.weather.scale
+                life.expires = life.put + ttl + 0.1 + 20 * scene.run.disturbances.scale
                 await asyncio.sleep(scene.random.random() * 0.2)
 
         async def consume(session: zq.QueueSession) -> None:

@@ -21,8 +21,8 @@ def clean_up_runs_while_messages_fail(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        random, scale = run.random, run.weather.scale
+        run.disturbances.calm = True
+        random, scale = run.random, run.disturbances.scale
         async with run.cluster.connect(name="worker") as worker, run.cluster.connect(name="janitor") as janitor:
             await run.configure(worker, "a", zq.QueueConfig(policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))))
             queue = worker.queue("a")

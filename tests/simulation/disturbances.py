@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT = 4.0
 
 
-class Weather:
+class Disturbances:
     """Random faults, up to this history's number."""
 
     def __init__(self, random: Random, reads: Random) -> None:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT = 6.0
 #: The name of the client with the fault; others are not affected.
-STRUCK = "struck"
+FAULTY = "struck"
 
 
 @dataclass
-class Seen:
+class Result:
     """The result of one run."""
 
     requests: int = 0
     trouble: list[str] = field(default_factory=list)
 
-    def strike(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
+    def inject(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
         """Count the requests from now on, and fail one of them; without a fault, its ZooKeeper session ends."""
 
         def judge(connection: ServerConnection, _: Request) -> Fault | None:
-            if connection.client.name != STRUCK:
+            if connection.client.name != FAULTY:
                 return None
             self.requests += 1
             if self.requests != number:
@@ -43,13 +43,13 @@ class Seen:
         ensemble.judge = judge
 
 
-def spare(ensemble: Ensemble) -> None:
+def stop_faults(ensemble: Ensemble) -> None:
     """Apply no more faults."""
     ensemble.judge = lambda *_: None
 
 
 @asynccontextmanager
-async def stage(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
+async def cluster_with_session(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
     """Servers a millisecond away that end a session within a tick, and another session without faults."""
     async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
         cluster.ensemble.tick = 0.1

@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.bundles_subjects import BundledQueue
 from tests.simulation.history import History
-from tests.simulation.matrix import FAULTS, Strike, call, verdict
+from tests.simulation.matrix import FAULTS, CallFault, call, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def struck(name: str) -> Callable[[str], History]:
+def faulty_call(name: str) -> Callable[[str], History]:
     """Return the histories of one call: the number at the end of the seed chooses the fault, and 1 none."""
 
     def history(seed: str) -> History:
         full = f"{BundledQueue.__name__}.{name}"
-        undisturbed, never = call(BundledQueue, name, Strike()), call(BundledQueue, name, Strike(), skip=True)
-        strikes = [Strike(request, fault) for request in range(1, undisturbed.requests + 1) for fault in FAULTS]
-        number = (int(seed.rpartition(" ")[2]) - 1) % (len(strikes) + 1)
-        made = undisturbed if not number else call(BundledQueue, name, strikes[number - 1])
+        undisturbed, never = (
+            call(BundledQueue, name, CallFault()),
+            call(BundledQueue, name, CallFault(), skip=True),
+        )
+        injections = [CallFault(request, fault) for request in range(1, undisturbed.requests + 1) for fault in FAULTS]
+        number = (int(seed.rpartition(" ")[2]) - 1) % (len(injections) + 1)
+        made = undisturbed if not number else call(BundledQueue, name, injections[number - 1])
         trouble = [] if undisturbed.error is None else [repr(undisturbed.error)]
         return History(trouble=[*trouble, *verdict(full, made, undisturbed, never)])
 
