@@ -1,4 +1,4 @@
-"""A call of the matrix on a queue with bundles as a history, for the mutations that such a call shows."""
+"""Calls of the matrix on a queue with bundles, as histories for the mutations that only such calls show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def faulty_call(name: str) -> Callable[[str], History]:
-    """Return the histories of one call: the number at the end of the seed chooses the fault, and 1 none."""
+    """Return the history of one call for a seed. The number at the end of the seed chooses the fault; 1 means no
+    fault."""
 
     def history(seed: str) -> History:
         full = f"{BundledQueue.__name__}.{name}"

@@ -1,4 +1,4 @@
-"""A session with a fault at one request, chosen by its number, or whose ZooKeeper session ends at this request."""
+"""A session with a fault at one request, which is chosen by its number. Its ZooKeeper session may also end there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.server import ServerConnection
 
 SESSION_TIMEOUT = 6.0
-#: The name of the client with the fault; others are not affected.
+#: The name of the client with the fault. Other clients are not affected.
 FAULTY = "struck"
 
 
@@ -28,7 +28,8 @@ class Result:
     trouble: list[str] = field(default_factory=list)
 
     def inject(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
-        """Count the requests from now on, and fail one of them; without a fault, its ZooKeeper session ends."""
+        """Count the requests from now on, and inject a fault into one of them; without a fault, its ZooKeeper session
+        ends."""
 
         def judge(connection: ServerConnection, _: Request) -> Fault | None:
             if connection.client.name != FAULTY:
@@ -44,13 +45,13 @@ class Result:
 
 
 def stop_faults(ensemble: Ensemble) -> None:
-    """Apply no more faults."""
+    """Inject no more faults."""
     ensemble.judge = lambda *_: None
 
 
 @asynccontextmanager
 async def cluster_with_session(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
-    """Servers a millisecond away that end a session within a tick, and another session without faults."""
+    """Yield servers that are a millisecond away and end sessions within a tick, and a session without faults."""
     async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
         cluster.ensemble.tick = 0.1
         cluster.ensemble.delays.lingering = lambda: 0.5

@@ -1,7 +1,7 @@
-"""The record of one run: the results that clients got, and the final state.
+"""The record of one run: the results that clients received, and the final state.
 
-Every message carries a unique token, so that it is recognised everywhere. Changes decided together (a put, a delivery,
-a transaction) are a `Unit`.
+Every message has a unique token, by which it is recognised everywhere. Changes that are decided together (a put, a
+delivery, a transaction) are a `Unit`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Status(enum.Enum):
-    """The final result of a unit that the client received."""
+    """The final result of a unit, as the client knows it."""
 
-    PENDING = "nothing"  # its process was killed, or still runs
+    PENDING = "nothing"  # the process was killed, or still runs
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"
     UNKNOWN = "unknown"
@@ -56,7 +56,7 @@ class Unit:
 
 @dataclass(slots=True)
 class Opened:
-    """All claims on a queue forced open."""
+    """A forced release of all claims on a queue."""
 
     queue: str
     began: float
@@ -65,7 +65,7 @@ class Opened:
 
 @dataclass(slots=True)
 class Purged:
-    """All unclaimed messages of a queue removed."""
+    """A purge of all unclaimed messages of a queue."""
 
     queue: str
     removed: float = float("inf")
@@ -87,7 +87,7 @@ class Final:
     """Consumers in the registry whose session is over."""
 
     def copies(self) -> Counter[str]:
-        """The number of copies of each message in a queue."""
+        """Return the number of stored copies of each message, without dead letters."""
         return Counter(token for queues in (self.items, self.kept) for tokens in queues.values() for token in tokens)
 
 
@@ -127,7 +127,7 @@ class History:
         return made
 
     def deliveries(self) -> dict[str, list[Delivery]]:
-        """The deliveries of each message, in order."""
+        """Return the deliveries of each message, in order."""
         by_token: defaultdict[str, list[Delivery]] = defaultdict(list)
         for unit in self.units:
             for delivery in unit.takes:
@@ -137,11 +137,11 @@ class History:
         return by_token
 
     def put(self) -> dict[str, tuple[str, Unit]]:
-        """Each token ever put, with its queue and unit."""
+        """Return the tokens of all puts, each with its queue and unit."""
         return {token: (queue, unit) for unit in self.units for token, queue in unit.puts.items()}
 
     def ends(self) -> Counter[str]:
-        """The number of times that each message was consumed by a reported commit, or is a dead letter."""
+        """Return the number of times that each message was consumed by a reported commit, or is a dead letter."""
         ends = Counter(token for tokens in self.final.dead.values() for token in tokens)
         for unit in self.units:
             if unit.status is Status.COMMITTED:
@@ -155,14 +155,14 @@ class History:
         return ends
 
     def shown_after_session_end(self, delivery: Delivery) -> bool:
-        """Whether its process was stopped between the claim and the handler, and the session ended meanwhile.
+        """Whether its process was paused between the claim and the handler, and the session ended meanwhile.
 
         Such a delivery cannot be prevented; its commit must fail.
         """
         return self.sessions_over.get(delivery.session, float("inf")) <= delivery.at
 
     def forced_out(self, delivery: Delivery) -> bool:
-        """Whether its claim may have been forced open before the delivery.
+        """Whether its claim may have been released by force before the delivery.
 
         Its holder is not notified. Its commit must fail.
         """

@@ -37,7 +37,7 @@ def killed_at(
     work: Callable[[zq.QueueSession], Awaitable[None]],
     after: Callable[[zq.QueueSession], Awaitable[list[str]]],
 ) -> tuple[bool, list[str]]:
-    """Prepare, kill a working process at its request ``number``, and check the state that another process finds.
+    """Prepare, kill a working process at its request ``number``, and check the state that another process then finds.
 
     Returns whether the process sent this many requests, and the faults that ``after`` finds.
     """

@@ -55,7 +55,7 @@ class CallFault:
 
 @dataclass
 class Called:
-    """The result of a call, and the final state."""
+    """The result of a call, with the final state."""
 
     sent: list[Request] = field(default_factory=list)
     suspensions: int = 0
@@ -73,7 +73,7 @@ def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool 
     called = Called()
 
     async def main() -> None:
-        # A single server that ends a session drops its connection; of three, the leader reports the session's end.
+        # A single server that ends a session drops its connection. With three servers, the leader reports the end.
         async with simulated(servers=1 if injected.fault or not injected.request else 3) as cluster:
             cluster.ensemble.tick = 0.1
             cluster.ensemble.delays.lingering = lambda: 0.5
@@ -94,7 +94,7 @@ def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool 
                 troubles = await _still_works(session)
             if kind is zq.Leases:
                 async with cluster.connect(name="after") as after:
-                    await after.queue("jobs").admin.release_claims()  # no taker has removed the ended leases
+                    await after.queue("jobs").admin.release_claims()  # because no taker has removed the ended leases
             called.state, left = await _left(cluster)
             if kind is BundledQueue:
                 # A bundle whose holder died is dissolved while later messages are claimed.
@@ -114,7 +114,7 @@ def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool 
 def verdict(
     name: str, faulty: Called, undisturbed: Called, never: Called, documented: set[str] | None = None
 ) -> list[str]:
-    """Return the faults of a call, given the errors ``told`` that the docstring names."""
+    """Return what is wrong with a call; ``documented`` are the errors in its docstring."""
     wrong = list(faulty.troubles)
     error, state = faulty.error, faulty.state
     assert state is not None
@@ -196,7 +196,7 @@ async def _call_with_fault(cluster: Cluster, ready: Ready, name: str, injected: 
 def _judge(
     cluster: Cluster, injected: CallFault, called: Called
 ) -> Callable[[ServerConnection, Request], Fault | None]:
-    """Record the requests of the client under test, and apply the fault to the one chosen."""
+    """Return a function that records the requests of the client under test, and applies the fault to one of them."""
 
     def judge(connection: ServerConnection, request: Request) -> Fault | None:
         if connection.client.name != "struck":
@@ -220,9 +220,9 @@ async def _still_works(session: zq.QueueSession) -> list[str]:
 
 
 async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes], *, in_order: bool) -> list[str]:
-    """Take all messages; return the differences from what was stored, when it was put, and in which order.
+    """Take all messages; return the deviations in contents, times of put, and order.
 
-    ``fresh`` are the messages that no taker has been meant to get before.
+    ``fresh`` are the messages that no taker can have received before.
     """
     taken: list[str] = []
     wrong: list[str] = []
@@ -252,7 +252,7 @@ async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes]
 
 
 def _feature_state(path: str, data: bytes) -> list[str]:
-    """The state of a feature: a message in its own queue, or its own record."""
+    """Return the state of a feature: a message in its own queue, or its own record."""
     if messages := messages_at(path, data):
         return messages
     _, _, owner, *_, name = path.split("/") if path.count("/") > 2 else ("", "", "", "")
@@ -263,7 +263,7 @@ def _feature_state(path: str, data: bytes) -> list[str]:
 
 
 async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the place of each message, and the znodes that belong to nothing."""
+    """Return the place of each message, and the znodes that belong to no message."""
     state: dict[str, list[str]] = {"jobs": [], "results": [], "dead": [], "beside": []}
     leftovers = []
     nodes = cluster.ensemble.tree.nodes

@@ -31,7 +31,7 @@ class Recorder:
         self._tokens = 0
 
     def policy(self) -> zq.Policy:
-        """Choose one at random."""
+        """Choose a policy at random."""
         random = self.random
         backoff = random.choice([zq.Fixed(0), zq.Fixed(0.3), zq.Exponential(0.1, 2, 1)])
         return random.choice(
@@ -44,7 +44,7 @@ class Recorder:
         )
 
     async def configure(self, session: zq.QueueSession, name: str, config: zq.QueueConfig) -> None:
-        """Make a queue of this history, or change its policy."""
+        """Create a queue of this history, or change its policy."""
         policy = config.policy
         limits, strictest = self.history.limits, self.history.strictest
         if name not in self.queues:
@@ -65,7 +65,8 @@ class Recorder:
 
     @asynccontextmanager
     async def outcome_of(self, unit: Unit) -> AsyncIterator[None]:
-        """Record the result of a unit from the block's exception; a block that ends cleanly has recorded it inside."""
+        """Record the outcome of a unit by the error of the block. A block that ends without an error records the
+        outcome itself."""
         try:
             yield
         except zq.NotCommittedError as error:
@@ -74,7 +75,7 @@ class Recorder:
             self.decide(unit, Status.UNKNOWN, repr(error))
         except zq.SessionClosedError as error:
             unit.why = repr(error)
-        except zq.ConnectionLostError as error:  # of a take: nothing has been sent for the commit
+        except zq.ConnectionLostError as error:  # raised by a take, before anything is sent for the commit
             self.decide(unit, Status.NOT_COMMITTED, repr(error))
         except HandlerError:
             self.decide(unit, Status.NOT_COMMITTED)

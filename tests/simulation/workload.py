@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 #: Virtual seconds after which an unfinished history counts as stuck.
 LIMIT = 600.0
-#: Virtual seconds after which a server catches up if all of them lag by more than half the session timeout.
+#: Virtual seconds after which a server catches up if all servers lag by more than half the session timeout.
 CAUGHT_UP = 60.0
-#: Time for which the last consumer waits for another message: longer than any session and any backoff.
+#: Seconds for which the last consumer waits for another message, longer than any session and any backoff.
 IDLE = 30.0
 
 
@@ -108,7 +108,7 @@ class Run(Recorder):
             await program
 
     async def chaos(self, processes: dict[str, Process]) -> None:
-        """The faults of the processes and the servers."""
+        """Inject the faults of the processes and the servers."""
         random, ensemble = self.random, self.ensemble
         for _ in range(random.choice([0, 0, 1, 2, 4])):
             await asyncio.sleep(random.random() * random.choice([0.02, 0.5, 3]))
@@ -131,7 +131,9 @@ class Run(Recorder):
                 lag = random.random() * 3
                 server = random.choice(ensemble.servers)
                 server.lag = lag
-                if min(peer.lag for peer in ensemble.servers) > SESSION_TIMEOUT / 2:  # no session lasts on any server
+                if (
+                    min(peer.lag for peer in ensemble.servers) > SESSION_TIMEOUT / 2
+                ):  # otherwise no session would survive on any server
                     asyncio.get_running_loop().call_later(CAUGHT_UP, setattr, server, "lag", 0.0)
 
     async def main(self) -> History:
@@ -205,21 +207,21 @@ class Run(Recorder):
         return [f"{name} failed: {_innermost(error)!r}" for name, error in ended if error is not None]
 
     def near_the_end(self, lane: str) -> None:
-        """Advance a lane's counter so far that the next generation is opened soon."""
+        """Advance a lane's counter so far that the next generation begins soon."""
         trees = {self.ensemble.tree, *(server.tree for server in self.ensemble.servers)}
         for tree in trees:
             if lane in tree.nodes:
                 tree.nodes[lane].creates = LANE_END - 3
 
     async def heal(self) -> None:
-        """Stop the faults, but not their consequences."""
+        """Inject no more faults. Their consequences remain."""
         self.disturbances.calm = True
         for server in self.ensemble.servers:
             server.lag = 0.0
         await asyncio.sleep(2 * SESSION_TIMEOUT)
 
     async def drain(self) -> None:
-        """Take the remaining messages while the processes are idle."""
+        """Take the remaining messages while all processes are idle."""
         async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name="last") as session:
             if self.feature is not None and self.feature.relax is not None:
                 await self.feature.relax(self, session)
@@ -286,11 +288,9 @@ def run(
 ) -> History:
     """Make one history.
 
-    Args:
-        seed: identifies the history.
-        trace: receives every request, with its fault.
-        rough: whether to add more faults, and late requests that could not arrive any more on a real server.
-        feature: the name of a feature that takes part.
+    Args: seed: identifies the history. trace: receives every request, with its fault. rough: whether to add more
+    faults, and late requests that could no longer arrive at a real server. feature: the name of a feature that takes
+    part.
     """
     load("tests.simulation.programs")
     made: list[Run] = []

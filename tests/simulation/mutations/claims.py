@@ -33,7 +33,7 @@ def commit_without_its_fence(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(an_operator_releases_claims_during_commits)
 def takeover_leaves_the_fence_unchanged(patch: pytest.MonkeyPatch) -> None:
-    # In this story holders only commit, so each write to an item is a forced release.
+    # In this story, holders only commit, so each write to an item is a forced release.
     replace_where(
         patch,
         lambda operation: is_item(operation) and isinstance(operation, SetData),

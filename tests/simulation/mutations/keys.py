@@ -30,7 +30,7 @@ def _is_key(operation: Operation) -> bool:
 
 
 def _passing(operation: Operation, operations: list[Operation]) -> bool:
-    """Whether the operation creates or deletes a lock that exists only within its own multi."""
+    """Whether the operation creates or deletes a lock that exists only within this multi."""
     return (
         is_lock(operation)
         and Delete(operation.path) in operations
@@ -75,7 +75,8 @@ def oldest_duplicate_kept(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(duplicates_are_put_while_others_are_taken)
 def duplicates_since_the_listing_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Candidates are claimed without another look: duplicates put since the listing are delivered too."""
+    """Candidates are claimed without another listing, so duplicates that were put since the first one are also
+    delivered."""
     patch.setattr(
         ClaimDispatcher, "_collapse_and_launch", lambda self, places, generation, _: _at_once(self, places, generation)
     )
@@ -87,7 +88,7 @@ async def _at_once(dispatcher: ClaimDispatcher, places: list[str], generation: i
 
 @mutation(producers_compete_for_unique_keys)
 def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
-    """The put checks the key first, and then writes it even if another put has taken it meanwhile."""
+    """The put first checks the key, and then writes it even if another put has taken it meanwhile."""
     prepare = unique_keys.UniqueKey.operation
     patch.setattr(
         unique_keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self)

@@ -1,4 +1,4 @@
-"""Listeners whose handler takes batches: it puts a message for each batch, and fails some messages, or all of them."""
+"""Listeners with batch handlers, which put a message for each batch, and fail some or all messages."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
     )
     run.loop.call_later(random.random() * 4, random.choice([listener.stop, listener.abort]))
     await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += concurrency * size  # this many may have been about to be delivered
+    run.history.interrupted += concurrency * size  # up to this many deliveries may have been about to begin
     for call, batch in calls:
         if batch._work.outcome is zq.Outcome.UNKNOWN:
             await batch._work.decision(None)
@@ -114,7 +114,7 @@ async def _handle(run: Recorder, unit: Unit, batch: Batch[bytes]) -> None:
 
 
 def _fail(run: Recorder, unit: Unit, token: str, *, rejected: bool) -> None:
-    """Record that a message of a batch is failed, and the puts of the batch dropped if it is the last one."""
+    """Record that a message of a batch has failed, and that the puts of the batch are dropped if it is the last one."""
     (delivery,) = (take for take in unit.takes if take.token == token)
     unit.takes.remove(delivery)
     failed = run.unit(unit.client)

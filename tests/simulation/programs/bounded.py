@@ -43,7 +43,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
         if await run.perhaps_cancelled(put_it()) and unit.status is Status.PENDING:
             run.decide(unit, Status.UNKNOWN, "cancelled")
-        tree = run.ensemble.tree.nodes  # type: ignore[attr-defined]  # of the run that this recorder is
+        tree = run.ensemble.tree.nodes  # type: ignore[attr-defined]  # this recorder is a `Run`
         sizes.most = max(sizes.most, sum(path.startswith(f"/zms/{NARROW}/items/") for path in tree))
 
     for _ in range(random.randint(1, 3)):
@@ -53,7 +53,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def replace(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take one message and put one, which fits even if the queue is full."""
+    """Take one message and put one, which is possible even if the queue is full."""
     for _ in range(run.random.randint(1, 4)):
         unit = run.unit(client)
         async with run.outcome_of(unit), session.transaction() as tx:

@@ -1,4 +1,4 @@
-"""The queues of every history store several messages in one znode, and operators change single messages of them."""
+"""The queues of every history use bundles, and operators change single messages of the bundles."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ GROUP = "late"
 
 
 class Event(BaseModel):
-    """The event."""
+    """An event."""
 
     token: str
 

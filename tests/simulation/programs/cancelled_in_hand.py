@@ -1,7 +1,7 @@
 """Messages that are cancelled while handlers run for them, or are about to.
 
-Such a message ends without a delivery. So only these programs take from their queues, and their observations are in
-`InHand`.
+Such a message ends without a delivery. Therefore only these programs take from their queues, and record their
+observations in `InHand`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.recorder import Recorder
 
 IN_HAND, HANDLED = "in-hand", "handled"
-#: Seconds within which a handler is cancelled: a session may be lost and its process paused in between.
+#: Seconds within which a handler is cancelled, with time for a lost session and a paused process.
 PROMPTLY = 40.0
 
 
@@ -63,7 +63,7 @@ class InHand:
     """The end of the history; processes that were killed go on after it."""
 
     def gone(self, tokens: Iterable[str]) -> float:
-        """Return when it was known that one of these messages had been cancelled."""
+        """Return when the first cancellation of one of these messages was reported."""
         calls = [call for token in tokens for call in self.cancelled.get(token, ())]
         return min((call.decided for call in calls if call.result is zq.Alteration.DONE), default=NEVER)
 
@@ -87,7 +87,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:  # 
 
 
 async def cancel(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Cancel messages in hand, and others."""
+    """Cancel messages, most of them while their handlers run."""
     random, log = run.random, run.history.part(InHand)
     for _ in range(random.randint(4, 12)):
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 0.6]))
@@ -156,7 +156,7 @@ async def handle(run: Recorder, client: str, tokens: list[str], put_: Callable[[
 
 
 async def take_the_rest(run: Recorder, session: zq.QueueSession) -> None:
-    """Take what is left of both queues."""
+    """Take the remaining messages of both queues."""
     log = run.history.part(InHand)
     log.taken = run.loop.time()
     for name, tokens in ((IN_HAND, log.left), (HANDLED, log.handled)):
@@ -169,7 +169,7 @@ async def take_the_rest(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Record what is left of messages that are gone."""
+    """Record the remains of ended messages."""
     run.history.part(InHand).over = run.loop.time()
     folders = ("items", "locks", "meta", "due")
     places = tuple(f"/zms/{IN_HAND}/{folder}/" for folder in folders)

@@ -46,7 +46,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def delete(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Delete it again and again, if no messages and no other sessions prevent it."""
+    """Delete the queue repeatedly, unless messages or other sessions prevent it."""
     for _ in range(run.random.randint(2, 8)):
         await asyncio.sleep(run.random.random() * run.random.choice([0.01, 0.2, 1]))
         with suppress(NotFoundError, zq.NotCommittedError, zq.OutcomeUnknownError):

@@ -1,4 +1,4 @@
-"""A queue in which groups exist beside bundles."""
+"""A queue with both groups and bundles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Put to a group, or put enough messages without one for a bundle."""
+    """Put to a group, or put enough messages without a group for a bundle."""
     if run.random.random() < 0.5:
         await groups.put_to(run, client, session, MIXED)
         return

@@ -1,4 +1,4 @@
-"""Groups: producers that put in order, and all kinds of consumers, of a queue with groups and of an ordered one."""
+"""A queue with groups and an ordered queue: producers that put in order, and all kinds of consumers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wait:
 
 @dataclass
 class Order:
-    """The observations of the order."""
+    """The observations about the order."""
 
     places: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     """The group, and the number in it, of each message whose put is known to be applied."""
@@ -61,7 +61,7 @@ async def put_to(run: Recorder, client: str, session: zq.QueueSession, name: str
                 await session.queue(name).put(token.encode(), group=group)
             run.decide(unit, Status.COMMITTED)
         if unit.status is not Status.COMMITTED:
-            return  # its place in the order is unknown
+            return  # the place of the message in the order is unknown
         run.history.part(Order).places[token] = (group, number)
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.01, 0.1]))
 

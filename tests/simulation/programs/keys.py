@@ -1,7 +1,7 @@
 """Keys under every kind of fault: unique keys, collapsing keys, and messages that are cancelled by their ids.
 
-Collapsed and cancelled messages end without a delivery. So only these programs take from their queues, and their
-observations are in `KeyLog`.
+Collapsed and cancelled messages end without a delivery. Therefore only these programs take from their queues, and
+record their observations in `KeyLog`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class KeyedPut(Action):
 
 @dataclass(eq=False)
 class KeyedTake(Action):
-    """One delivery; it begins when the handler gets the message."""
+    """One delivery, from the moment when the handler gets the message."""
 
     token: str = ""
 
 
 @dataclass
 class KeyLog:
-    """The observations of messages with keys."""
+    """The observations about messages with keys."""
 
     puts: dict[str, KeyedPut] = field(default_factory=dict[str, KeyedPut])
     takes: list[KeyedTake] = field(default_factory=list[KeyedTake])
@@ -98,7 +98,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         name = random.choice([ONCE, LATEST, CALLED_OFF])
         queue, token = session.queue(name), run.token()
-        # Only the puts of one program with a key have an order.
+        # Puts with the same key have an order only within one program.
         key = random.choice(KEYS) + (mine if name == LATEST else "")
         made = log.puts[token] = KeyedPut(run.loop.time(), queue=name, key=key, number=number)
         options = zq.PutOptions(key=key, unique=name == ONCE)
@@ -117,7 +117,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def call_off(run: Recorder, session: zq.QueueSession, token: str, message_id: str) -> None:
-    """Cancel a message a little later, at once or by a commit."""
+    """Cancel a message after a moment, directly or in a transaction."""
     random, queue = run.random, session.queue(CALLED_OFF)
     await asyncio.sleep(random.random() * 0.1)
     called_off = run.history.part(KeyLog).called_off

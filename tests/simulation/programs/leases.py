@@ -1,7 +1,7 @@
-"""Leases: they are taken, renewed, acknowledged in time or too late, or end.
+"""Leases that are taken, renewed, acknowledged in time or too late, or that end.
 
-A token names a message, so ``renew(lifetime=0)`` ends whichever lease there is on it. A client whose own lease is over
-by then ends the lease of another; `Released` records these calls.
+A token names a message, so ``renew(lifetime=0)`` ends whichever lease exists on it. A client whose own lease has
+already ended thus ends the lease of another client; `Released` records these calls.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tests.simulation.recorder import Recorder
 
 LEASED = "leased"
-#: A lease belongs to no ZooKeeper session and ends with none.
+#: A lease does not belong to a ZooKeeper session.
 NOBODYS = -1
 
 
 @dataclass
 class Released:
-    """The calls that end the lease on a message, of any holder."""
+    """The calls that end the lease on a message, whoever holds it."""
 
     calls: defaultdict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
     """By token of the message, the beginning and the end of each; infinity if it may be applied at any later time."""
@@ -62,9 +62,9 @@ async def lease(run: Recorder, client: str, session: zq.QueueSession) -> None:
         except (zq.NotCommittedError, zq.OutcomeUnknownError, zq.ConnectionLostError):
             continue
         for held_lease in taken:
-            end = began + lifetime  # it lasts from a later moment
+            end = began + lifetime  # the lease begins later than this
             if run.loop.time() >= end:
-                continue  # another client may hold it by now
+                continue  # another client may hold the message by now
             unit = run.unit(client)
             delivery = Delivery(held_lease.value.decode(), LEASED, client, NOBODYS, run.loop.time(), end)
             unit.takes.append(delivery)
@@ -81,12 +81,12 @@ async def _handle(
         if random.random() < 0.3 and run.loop.time() < end:
             began = run.loop.time()
             await leases.renew([held_lease.token], lifetime=1)
-            if run.loop.time() < end:  # otherwise another client may have held it in between
+            if run.loop.time() < end:  # otherwise another client may have held the message in between
                 delivery.until = end = max(end, began + 1)
         delivery.until = min(end, run.loop.time())
         what = random.random()
         if what < 0.6:
-            unit.status = Status.UNKNOWN  # another client may hold and end it
+            unit.status = Status.UNKNOWN  # another client may hold and end the message
             await leases.acknowledge([held_lease.token])
             if run.loop.time() < end:
                 run.decide(unit, Status.COMMITTED)
@@ -104,7 +104,7 @@ async def _handle(
 
 
 def finish(run: Recorder, _: Mapping[str, Znode]) -> None:
-    """Shorten the holds that another client's call may have ended."""
+    """Shorten the holds that a call of another client may have ended."""
     released = run.history.part(Released)
     for delivery, taken in released.taken.items():
         for began, ended in released.calls[delivery.token]:

@@ -1,4 +1,4 @@
-"""Moves of a queue during puts and takes, begun by several processes that may be killed before their ends."""
+"""Moves of a queue during puts and takes. Several processes begin them, and may be killed before the moves end."""
 
 from __future__ import annotations
 

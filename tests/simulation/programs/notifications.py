@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Shown:
-    """A notification that a handler has."""
+    """A notification that a handler has received."""
 
     id: str
     event: bytes
@@ -43,7 +43,7 @@ class Shown:
 
 @dataclass
 class NotificationLog:
-    """The observations of notifications, by id."""
+    """The observations about notifications, by id."""
 
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     handled: list[Shown] = field(default_factory=list[Shown])

@@ -1,4 +1,4 @@
-"""A queue in which another program creates znodes below items and attempt records, for a while."""
+"""A queue in which another program temporarily creates znodes below items and attempt records."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def intrude(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def clear(run: Recorder, session: zq.QueueSession) -> None:
-    """Remove the obstacles, as an operator does, and release the waiting messages at once."""
+    """Remove the obstacles, as an operator would, and release the delayed messages."""
     del run
     zookeeper: Any = session._runtime.zookeeper
     for folder in ("items", "meta"):
@@ -92,7 +92,7 @@ async def clear(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Allow the attempt records that could not be deleted with their messages."""
+    """Ignore the attempt records that could not be deleted with their messages."""
     del nodes
     final, metas = run.history.final, run.history.part(Obstacles).metas
     final.leftovers = [path for path in final.leftovers if path.partition(" ")[0] not in metas]

@@ -19,7 +19,7 @@ PAUSED = "paused"
 
 @dataclass
 class Rested:
-    """The pauses of the queue, and the times of claims on it: in milliseconds of ZooKeeper's time."""
+    """The pauses of the queue, and the times of its claims, in milliseconds of ZooKeeper's time."""
 
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Each pause, from the reply to its request until the request to resume."""
@@ -60,7 +60,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Pause and resume, if no other client does."""
+    """Pause and resume, unless another client does."""
     random, rested, queue = run.random, run.history.part(Rested), session.queue(PAUSED)
     if rested.taken:
         return
@@ -69,14 +69,14 @@ async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 1]))
         await queue.configure(zq.QueueConfig(paused=True))
         paused_at = _now(run)
-        await put(run, client, session)  # for clients that may not know of it yet
+        await put(run, client, session)  # time for clients that may not know of the pause yet
         await asyncio.sleep(random.random())
         rested.spans.append((paused_at, _now(run)))
         await queue.configure(zq.QueueConfig(paused=False))
 
 
 def _now(run: Recorder) -> int:
-    now: int = run.ensemble.now()  # type: ignore[attr-defined]  # of the run that this recorder is
+    now: int = run.ensemble.now()  # type: ignore[attr-defined]  # this recorder is a `Run`
     return now
 
 

@@ -1,7 +1,7 @@
-"""A queue with a history, and clean-ups that run meanwhile and allow no time for late requests.
+"""A queue with a history, and concurrent clean-ups that allow no time for late requests.
 
-Its messages have their token as the key, so that each record shows it. The records at the end are those of all ends:
-they are few and recent, so no clean-up removes them.
+The key of each message is its token, so that each record shows the token. At the end, there must be a record of each
+end: the records are few and recent, so clean-up keeps all of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def clean(run: Recorder, client: str, session: zq.QueueSession) -> None:  
         try:
             await clean_queue(runtime.handle(KEPT), late=0)
         except (QueueError, ZooKeeperError):
-            continue  # the connection was lost, as the janitor may lose it
+            continue  # the connection was lost, as may happen to the janitor
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:

@@ -1,4 +1,4 @@
-"""Schedulers of a job that occurs every second; its messages are never taken, so that all can be counted."""
+"""Schedulers of a job that occurs every second. Its messages are never taken, so that all of them can be counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 
 from aiozkqueue.schedule import Jobs, Scheduler
 from tests.simulation.programs import Feature, join

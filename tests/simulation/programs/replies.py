@@ -1,4 +1,4 @@
-"""Calls that wait for the replies of handlers, some of which fail after they have replied."""
+"""Calls that wait for the replies of handlers. Some handlers fail after they have replied."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def answer(run: Recorder, client: str, session: zq.QueueSession) -> None:
     listener = session.listener(session.queue(ASKED), handler, concurrency=4)
     run.loop.call_later(1 + random.random() * 4, random.choice([listener.stop, listener.abort]))
     await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += 4  # this many may have been about to be delivered
+    run.history.interrupted += 4  # up to this many deliveries may have been about to begin
     for unit, delivery in units:
         run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:

@@ -1,4 +1,5 @@
-"""Messages that fail until their scheduled retries are exhausted; the messages put then stay, to be counted."""
+"""Messages that fail until their scheduled retries are exhausted. The messages that are then put are not taken, so that
+they can be counted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SCHEDULE = (0.4, 1.0)
 
 @dataclass
 class Tries:
-    """The observations of these messages."""
+    """The observations about these messages."""
 
     put_at: dict[str, float] = field(default_factory=dict[str, float])
     """The start of each put."""

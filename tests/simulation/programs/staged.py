@@ -1,4 +1,4 @@
-"""Pending batches: several writers put the parts of each, and complete it, abandon it, or are killed."""
+"""Pending batches: several writers put the parts of each batch, and complete it, abandon it, or are killed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def write_batch(
 
 
 async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, *tokens: str) -> None:
-    """Put one part, once: a znode has its progress."""
+    """Put one part exactly once; a znode records the progress."""
     runtime, path = core_of(session), f"{staging.path}/{tokens[0]}"
     while await runtime.zookeeper.exists(path) is None:
         try:
@@ -106,7 +106,7 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
 
 
 async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take the visible messages repeatedly, without waiting."""
+    """Take visible messages repeatedly, without waiting."""
     for _ in range(run.random.randint(2, 10)):
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
@@ -119,7 +119,7 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Allow the locks of incomplete batches, which stay and hide their messages."""
+    """Ignore the locks of incomplete batches, which stay and hide the messages."""
     base = f"/zms/{STAGED}"
     final = run.history.final
     locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}

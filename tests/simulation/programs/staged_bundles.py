@@ -1,4 +1,5 @@
-"""Pending batches that are stored in bundles: two attempts of a task at once, other puts of the session, operators."""
+"""Pending batches that are stored in bundles, with concurrent attempts of a task, other puts of the session, and
+operators."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def put_once(
     run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, part: list[str]
 ) -> None:
-    """Put a part by one or two attempts at once; the second is refused."""
+    """Put a part by one attempt or by two concurrent ones, of which the second is refused."""
     attempts = [put(run, session, staging, fence, *part) for _ in range(run.random.choice([1, 1, 2]))]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     refused = [outcome for outcome in outcomes if outcome is not None]

@@ -1,4 +1,4 @@
-"""A sticky queue: each node puts and takes its own messages, and all nodes reap late messages of others."""
+"""A sticky queue: each node puts and takes its own messages, and all nodes reassign late messages of other nodes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def reap(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
 
 async def open_to_all(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
-    """Let every node take the remaining messages, since some of their nodes have been killed."""
+    """Let every node take the remaining messages, because some of their nodes have been killed."""
     await session.queue(STICKY).configure(zq.QueueConfig(affinity="any"))
 
 

@@ -1,4 +1,4 @@
-"""The state of a stream's batches on the servers during a history, and the messages that tasks have read."""
+"""The state of a stream's batches on the servers during a history, with the messages that tasks have read."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Batches:
 
 
 def observe(run: Recorder) -> None:
-    """Observe the state that every server has or will have, and that no election undoes."""
-    ensemble = run.ensemble  # type: ignore[attr-defined]  # of the run that this recorder is
+    """Observe the committed state, which every server has or will have, and which no election can undo."""
+    ensemble = run.ensemble  # type: ignore[attr-defined]  # this recorder is a `Run`
     nodes: Mapping[str, Znode] = ensemble.committed_tree().nodes
     batches, now = run.history.part(Batches), run.loop.time()
-    done = LedgerRecord.decode(nodes[LEDGER].data).done if LEDGER in nodes else -1  # written with each mark
+    done = LedgerRecord.decode(nodes[LEDGER].data).done if LEDGER in nodes else -1  # written together with each mark
     manifests: dict[int, Manifest] = {}
     for path, node in nodes.items():
         if path.startswith(MANIFEST) and "/" not in (name := path.removeprefix(MANIFEST)):
@@ -74,7 +74,7 @@ def observe(run: Recorder) -> None:
         marked = number in manifests and manifests[number].done
         if number in batches.given_back:
             continue
-        # During a release other consumers may already have ended messages of a batch that was never acknowledged.
+        # During a release, other consumers may already have ended messages of a batch that was never acknowledged.
         if marked or (gone and (number <= done or not batches.releasing)):
             batches.begun.setdefault(number, now)
             batches.gone[number] = gone

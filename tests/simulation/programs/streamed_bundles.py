@@ -1,4 +1,4 @@
-"""Streams of a queue with bundles: concurrent drivers, beside consumers that take the same bundles in parts."""
+"""Streams of a queue with bundles: concurrent drivers, and consumers that take parts of the same bundles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
     config = zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)), bundle=run.random.choice([2, 3, 4]))
-    if run.random.random() < 0.5:  # each message ends alone
+    if run.random.random() < 0.5:  # each message ends separately
         config = replace(config, history=zq.History())
     await run.configure(session, STREAMED, config)
 

@@ -1,7 +1,7 @@
 """Concurrent drivers of one stream: each continues from a checkpoint, and takes over the ledger.
 
-Operators release the ledger, and start the query with a new checkpoint and an empty folder, or with a folder whose
-batch numbers belong to another checkpoint, which the sink then skips.
+Operators release the ledger, and start the query with a new checkpoint. Its folder is empty, or it has batch numbers of
+another checkpoint, which the sink then skips.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
-#: The items of a page: an acknowledgement takes several requests.
+#: The items of a page: few, so that an acknowledgement takes several requests.
 PAGE = 2
 
 
@@ -43,7 +43,7 @@ class SmallPages(Ledger):
 
 @dataclass
 class Written:
-    """The messages that a sink has under a batch number."""
+    """The messages that a sink has stored under a batch number."""
 
     unit: Unit
     stream: str
@@ -137,7 +137,7 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
         begun = frozenset(batches.begun)
         number = await driver.ledger.next_batch(after, run.random.choice([None, 2, 5, 9]))
         if number == after or len(checkpoint.offsets) != length:
-            return  # another driver has written the log: Spark ends this one
+            return  # another driver has written the log, so Spark ends this one
         if number in begun:
             batches.note_returned(number, "the next batch")
         if run.random.random() < 0.1 and not run.history.part(Streams).shared:
@@ -159,7 +159,7 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
             session_id = core_of(session).zookeeper.session_id
             takes = [Delivery(token, STREAMED, client, session_id, began, began) for token in tokens]
             checkpoint.folder[index].unit.takes += takes
-    if run.random.random() < 0.9:  # otherwise it is killed before Spark's commit
+    if run.random.random() < 0.9:  # otherwise the driver is killed before Spark's commit
         checkpoint.commits = max(checkpoint.commits, index + 1)
 
 
@@ -176,7 +176,7 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
         await ledger.require_ours()
         return -1, run.token()
     number, stream = driver.checkpoint.offsets[-1]
-    refused = CheckpointError() if number < state.done else None  # it is an old batch
+    refused = CheckpointError() if number < state.done else None  # the batch is an old one
     if refused is None:
         run.history.part(Batches).asked.append((number, stream))
         try:
@@ -251,7 +251,7 @@ async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] |
 async def note_shares(
     run: Recorder, session: zq.QueueSession, handed: HandedOut, tokens: list[str]
 ) -> list[str] | None:
-    """Mark the messages as read, in one or two shares; return them, or None if a task fails."""
+    """Mark the messages as read, in one or two shares; return the messages, or None if a task fails."""
     middle = run.random.randint(0, len(tokens))
     for begin, stop in ((0, middle), (middle, len(tokens))):
         if begin == stop:
@@ -288,7 +288,7 @@ async def release(run: Recorder, session: zq.QueueSession) -> None:
             try:
                 await session.queue(STREAMED).admin.release_ledger(GROUP)
             except zq.ClaimLostError:
-                continue  # a driver took over the ledger meanwhile
+                continue  # a driver has taken over the ledger meanwhile
             break
     observe(run)
     batches.releasing -= 1
@@ -301,7 +301,7 @@ async def relax(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Allow the locks of the last batch, which stay for the next driver and are not leftovers."""
+    """Ignore the locks of the last batch, which stay for the next driver."""
     observe(run)
     base, final = f"/zms/{STREAMED}", run.history.final
     held = {

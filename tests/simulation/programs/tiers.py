@@ -20,7 +20,7 @@ PRIORITIES = (-5, 0, 5)
 
 @dataclass
 class Order:
-    """The observations of the order."""
+    """The observations about the order."""
 
     dues: dict[str, float] = field(default_factory=dict[str, float])
     """The time before which a message may not be delivered."""
@@ -53,7 +53,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def drain(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Put messages of several priorities at once into a queue of one's own, and take them."""
+    """Put messages of several priorities together into a separate queue, and take them."""
     for _ in range(run.random.randint(1, 3)):
         with suppress(zq.NotCommittedError, zq.ConnectionLostError):
             await drain_one(run, session)

@@ -55,7 +55,7 @@ async def _work(
             if what < 0.1:
                 tx.reject(message, "bad")
                 unit.rejects.add(token)
-            elif what < 0.2 and name in QUEUES:  # where one message may be released, and a later one not
+            elif what < 0.2 and name in QUEUES:  # in a queue where a message may be released while a later one is not
                 tx.release(message, delay=random.choice([None, 0.2]))
                 unit.keeps.add(token)
     for _ in range(random.choice([0, 1, 1, 2])):

@@ -1,4 +1,4 @@
-"""Attempts: the policy limits the deliveries of a message, and decides when it becomes a dead letter."""
+"""Attempts: the policy of a queue limits the deliveries of a message, and decides when it becomes a dead letter."""
 
 from __future__ import annotations
 

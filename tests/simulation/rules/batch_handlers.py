@@ -1,4 +1,4 @@
-"""Batches: one commit ends the messages that the handler has not failed and stores its puts, and loses no other."""
+"""Batches: one commit ends the messages that have not failed and stores the puts, and no failed message is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_batch_is_not_larger_than_its_listener_allows(history: History) -> Iterator
 
 @rule
 def the_puts_of_a_batch_are_stored_exactly_when_its_messages_end(history: History) -> Iterator[str]:
-    """Even if the client does not know the outcome of the commit, or was killed."""
+    """This also holds if the client does not know the outcome of the commit, or was killed."""
     stored = {*history.final.copies(), *history.deliveries()}
     for call in history.part(Calls).calls:
         if not all(token in stored for token, queue in call.work.puts.items() if queue == STORED):
@@ -35,7 +35,7 @@ def the_puts_of_a_batch_are_stored_exactly_when_its_messages_end(history: Histor
 
 @rule
 def a_rejected_message_of_a_batch_is_not_lost(history: History) -> Iterator[str]:
-    """It becomes a dead letter, or is delivered again if its rejection was not applied."""
+    """The message becomes a dead letter, or is delivered again if its rejection was not applied."""
     if any(purge.queue == BATCHED for purge in history.purged):
         return
     rejected, ends, stored = history.part(Calls).rejected, history.ends(), history.final.copies()
@@ -52,7 +52,7 @@ def a_rejected_message_of_a_batch_is_not_lost(history: History) -> Iterator[str]
 
 
 def _is_back(history: History, delivery: Delivery) -> bool:
-    """Whether a message is there after this delivery."""
+    """Whether a message still exists after this delivery."""
     if history.final.copies()[delivery.token] or any(
         delivery.token in tokens for tokens in history.final.dead.values()
     ):

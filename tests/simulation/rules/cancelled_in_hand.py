@@ -1,4 +1,5 @@
-"""Cancelling in hand: a message is handled or cancelled, never both, and its running handler is cancelled."""
+"""Cancellation of held messages: a message is handled or cancelled, never both, and its running handler is
+cancelled."""
 
 from __future__ import annotations
 

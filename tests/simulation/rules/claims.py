@@ -1,4 +1,4 @@
-"""Claims: a message has one holder at a time, and each claim ends."""
+"""Claims: a message has at most one holder at a time, and each claim ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: the messages of a group are delivered in put order, and one at a time."""
+"""Groups: the messages of a group are delivered in the order of their puts, one at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @rule
 def messages_of_a_group_are_delivered_in_put_order(history: History) -> Iterator[str]:
-    """A message is not delivered after one that was put later, neither for the first time nor again."""
+    """A message is not delivered after a message that was put later, neither for the first time nor again."""
     together = {
         id(delivery): {other.token for other in unit.takes} for unit in history.units for delivery in unit.takes
     }
@@ -43,7 +43,7 @@ def messages_of_a_group_are_delivered_one_at_a_time(history: History) -> Iterato
 
 @rule
 def a_group_waits_for_the_retry_of_its_oldest_message(history: History) -> Iterator[str]:
-    """A message that was released with a delay blocks the later messages of its group for this delay."""
+    """A message that was released with a delay blocks the later messages of its group during this delay."""
     order, deliveries = history.part(Order), history.deliveries()
     for wait in order.waits:
         group, _ = order.places.get(wait.delivery.token, ("", 0))
@@ -67,7 +67,8 @@ def a_group_waits_for_the_retry_of_its_oldest_message(history: History) -> Itera
 
 
 def _purged(history: History, wait: Wait) -> bool:
-    """Whether an operator may have removed the message that waits: it was not delivered again, and is not left."""
+    """Whether an operator may have removed the waiting message, because it was not delivered again and is not
+    stored."""
     token, queue = wait.delivery.token, wait.delivery.queue
     again = any(delivery.at > wait.released for delivery in history.deliveries().get(token, ()))
     left = token in history.final.items.get(queue, []) or token in history.final.dead.get(queue, [])
@@ -75,7 +76,7 @@ def _purged(history: History, wait: Wait) -> bool:
 
 
 def _exhausted(history: History, wait: Wait) -> bool:
-    """Whether the message that waits became a dead letter instead, by a policy that an operator has set meanwhile."""
+    """Whether the waiting message became a dead letter, because an operator has changed the policy meanwhile."""
     token, queue = wait.delivery.token, wait.delivery.queue
     deliveries = len(history.deliveries().get(token, ()))
     return token in history.final.dead.get(queue, []) and history.exhausted(queue, deliveries)
@@ -89,7 +90,7 @@ def _reopened(history: History, wait: Wait, later: Delivery) -> bool:
 
 
 def _pairs(history: History) -> Iterator[tuple[Delivery, Delivery]]:
-    """Yield each two deliveries of different messages of a group, first that of the message that was put first."""
+    """Yield each pair of deliveries of different messages of a group, with the earlier put first."""
     places = history.part(Order).places
     groups: defaultdict[str, list[tuple[int, Delivery]]] = defaultdict(list)
     for token, deliveries in history.deliveries().items():

@@ -1,4 +1,5 @@
-"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, ended messages are not delivered."""
+"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, and ended messages are not
+delivered."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Life:
 
 @dataclass(slots=True)
 class Keyed:
-    """The observations of messages with keys."""
+    """The observations about messages with keys."""
 
     lives: list[Life] = field(default_factory=list)
     collapsing: bool = False
@@ -118,7 +119,7 @@ def locks_attempts_and_keys_are_removed_with_their_message(history: History) -> 
 
 @rule
 def each_keyed_message_ends_once(history: History) -> Iterator[str]:
-    """It is consumed, cancelled, or still stored; in a collapsing queue, a newer message may replace it."""
+    """The message is consumed, cancelled, or still stored. In a collapsing queue, a newer message may replace it."""
     log = history.part(KeyLog)
     for token, made in log.puts.items():
         consumed = [take.status for take in log.takes if take.token == token]
@@ -135,7 +136,7 @@ def each_keyed_message_ends_once(history: History) -> Iterator[str]:
 
 
 def _may_have_ended(log: KeyLog, made: KeyedPut) -> Iterator[bool]:
-    """Whether the message may have ended, or a later one of its key if the queue collapses."""
+    """Whether the message may have ended, or in a collapsing queue a later message with its key."""
     possible = (Status.COMMITTED, Status.UNKNOWN, Status.PENDING)
     for token, other in log.puts.items():
         of_its_key = other.queue == made.queue == LATEST and other.key == made.key

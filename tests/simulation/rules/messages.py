@@ -1,4 +1,4 @@
-"""Messages: none is lost or duplicated, each was put, and no unexpected error occurs."""
+"""Messages: no message is lost or duplicated, each was put, and no unexpected error occurs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def no_committed_message_is_lost(history: History) -> Iterator[str]:
     left = history.final.copies()
     purged = Counter[str]()
     for purge in history.purged:
-        purged[purge.queue] += purge.removed  # type: ignore[assignment]  # infinity is counted too
+        purged[purge.queue] += purge.removed  # type: ignore[assignment]  # infinity is also a count
     for token, (queue, unit) in history.put().items():
         if unit.status is not Status.COMMITTED or ends[token] or token in left or token in settled_unknown:
             continue

@@ -1,4 +1,4 @@
-"""Moves: a finished move leaves no message in its source that was there when it began."""
+"""Moves: a finished move leaves no message in its source that was in it when the move began."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def a_removed_or_replaced_notification_is_not_handled(history: History) -> Itera
     for delivery in log.handled:
         entry = log.entries.get(delivery.id)
         if entry is None or history.sessions_over.get(delivery.session, float("inf")) <= delivery.at:
-            continue  # its process was stopped: this delivery cannot be prevented
+            continue  # the process was paused, so this delivery cannot be prevented
         if delivery.at > entry.removed:
             yield f"{delivery.id} was handled at {delivery.at}, although it was removed at {entry.removed}"
         if delivery.at > entry.replaced and delivery.event == b"old":

@@ -1,4 +1,4 @@
-"""History: it has a record of each end of a message, and no other record."""
+"""History: it has a record of each end of a message, and no other records."""
 
 from __future__ import annotations
 

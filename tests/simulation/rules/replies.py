@@ -1,4 +1,4 @@
-"""Replies: a caller gets the reply of the commit that has ended its message, and no other."""
+"""Replies: a caller gets only the reply of the commit that has ended its message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.history import History
 
-#: Seconds within which a reply arrives: a session may be lost and its process paused in between.
+#: Seconds within which a reply arrives, with time for a lost session and a paused process.
 PROMPTLY = 40.0
 
 

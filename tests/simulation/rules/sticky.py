@@ -1,4 +1,4 @@
-"""Sticky queues: a reaper takes no held message, and other nodes receive only late messages."""
+"""Sticky queues: a held message is not reassigned, and other nodes receive only late messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reaped:
-    """Whether only reapers could cause the loss of a claim in this history."""
+    """Whether only reassignments can cause the loss of a claim in this history."""
 
     alone: bool = False
 

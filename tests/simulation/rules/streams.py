@@ -1,4 +1,4 @@
-"""Streams: a retried batch is the same, its messages go to no other consumer, and only read messages end."""
+"""Streams: a retried batch is unchanged, its messages go to no other consumer, and only messages that were read end."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ async def put(run: Run, queue: zq.Queue[bytes], count: int, slowness: int = 2) -
 
 
 async def put_together(run: Run, name: str, queue: zq.Queue[bytes], count: int) -> None:
-    """Put this many messages in one request, by the client of this name."""
+    """Put this many messages in one request, as the client with this name."""
     unit = run.unit(name)
     unit.puts = {run.token(): "a" for _ in range(count)}
     await queue.put_many([token.encode() for token in unit.puts])

@@ -1,4 +1,4 @@
-"""Bundles that end while they are counted, and that are released as a whole or with a delay."""
+"""Bundles that end while they are counted, or that are released as a whole or with a delay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_queue_is_counted_while_a_bundle_ends(seed: int | str) -> History:
             queue = taker.queue("a")
             async with taker.transaction(autocommit=False) as first, taker.transaction(autocommit=False) as last:
                 ended = _shown(run, taker, await first.take_many(queue, SIZE - 1))
-                unit = _shown(run, taker, await last.take_many(queue, 1))  # nothing is left to return
+                unit = _shown(run, taker, await last.take_many(queue, 1))  # so that no messages are left to return
                 await first.commit()
                 run.decide(ended, Status.COMMITTED)
                 size, _ = await asyncio.gather(_counted(run, operator), _committed(run, last))

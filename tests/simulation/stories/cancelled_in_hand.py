@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @story
 def a_message_is_cancelled_while_its_batch_is_collected(seed: int | str) -> History:
-    """A listener has claimed a message and waits for others, when an operator cancels it."""
+    """A listener has claimed a message and waits for further ones when an operator cancels it."""
 
     async def main() -> History:
         run = Run(seed, size=1)

@@ -1,4 +1,4 @@
-"""Claims for which several clients compete, or which an operator releases by force."""
+"""Claims for which several clients compete, and claims that an operator releases by force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def an_operator_releases_claims_during_commits(seed: int | str) -> History:
 
 @story
 def several_consumers_compete_for_one_message(seed: int | str) -> History:
-    """Several consumers that do not leave each other's share take from a queue with few messages."""
+    """Several consumers that do not respect each other's shares take from a queue with few messages."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -85,18 +85,18 @@ def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
 
 @story
 def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) -> History:
-    """A slow client locks a group that is already empty; before it releases the lock, another client gets the group."""
+    """A slow client locks an empty group; before it releases the lock, another client gets the group."""
 
     async def main() -> History:
         run = Run(seed, size=1)
         run.disturbances.calm = True
-        run.history.ahead = 0  # each message taken here was claimed after the forced release
+        run.history.ahead = 0  # each message that is taken here was claimed after the forced release
         near, distance = run.ensemble.delays, 1
         run.ensemble.delays = replace(near, network=lambda: distance * near.network())
         async with run.cluster.connect(name="far") as far:
             run.ensemble.delays = near
             await run.configure(far, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), ordered=True))
-            await put(run, far.queue("a"), 1)  # this creates its commit slot
+            await put(run, far.queue("a"), 1)  # creates the commit slot of this session
             await take_and_commit(run, "before", 1, times=1)
             async with run.cluster.connect(name="operator") as operator, far.transaction(autocommit=False) as looking:
                 queue, locks = operator.queue("a"), run.ensemble.tree.nodes["/zms/a/locks"]

@@ -1,4 +1,4 @@
-"""A clock that moves while messages wait for a time on it."""
+"""A clock that moves while messages wait for a time of this clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PATIENCE = 20_000.0
 
 @dataclass
 class Waits:
-    """The due times and the deliveries: due times are those of the moved clock, all others those of the loop."""
+    """The due times and the deliveries. The due times are times of the moved clock, and all other times are those of
+    the loop."""
 
     moves: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """Each move of the clock: its time, and how far the clock was ahead afterwards."""
@@ -54,7 +55,7 @@ class Waits:
 
 
 class VirtualTestClock(TestClock):
-    """The clock of the public API, on a loop with virtual time."""
+    """The public test clock, on a loop with virtual time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class VirtualTestClock(TestClock):
 
 
 class Jumps:
-    """A session that puts delayed messages, one that takes them and fails some, and a clock that jumps."""
+    """A session that puts delayed messages, a session that takes them and fails some, and a clock that jumps."""
 
     def __init__(self, run: Run, producer: zq.QueueSession, taker: zq.QueueSession, clock: TestClock) -> None:
         self.run = run
@@ -124,7 +125,7 @@ class Jumps:
         token = self.run.show(unit, "taker", self.taker, message)
         self.waits.shown[token, message.attempt] = self.run.loop.time()
         if message.attempt == 1 and self.random.random() < 0.4:
-            # The end follows the leader's time, which is known here up to a round trip.
+            # The delay ends by the leader's time, which is known here up to a round trip.
             self.waits.dues[token, 2] = self.clock.monotonic() + BACKOFF - 2 * self.run.disturbances.scale
             await tx.rollback()
             self.run.decide(unit, Status.NOT_COMMITTED)

@@ -27,7 +27,7 @@ ITEMS = 12
 
 @story
 def a_peer_consumes_the_same_curator_queue(seed: int | str) -> History:
-    """Two of our sessions and a peer empty one queue; sometimes a session rolls back, or the peer fails."""
+    """Two of our sessions and a peer drain one queue; sometimes a session rolls back, or the peer fails."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -72,7 +72,7 @@ def a_peer_releases_an_item_that_we_try_to_lock(seed: int | str) -> History:
                     _ = send([Create(f"{PATH}/queue-", frame([body.encode()]), sequential=True)])
                     await asyncio.sleep(chance() * 2 * scale)
                     lock = f"{LOCKS}/queue-{number:010d}"
-                    with suppress(MultiError):  # our consumer may be faster
+                    with suppress(MultiError):  # unless our consumer is faster
                         await send([Create(lock, b"10.0.0.1", ephemeral=True)])
                         await asyncio.sleep(chance() * 2 * scale)
                         await send([Delete(lock)])
@@ -100,7 +100,7 @@ def a_peer_locks_deleted_items(seed: int | str) -> History:
             await _put(shared, queue, range(ITEMS))
             while await zookeeper.children(PATH) or await zookeeper.children(LOCKS):  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(scale)
-            watch = await zookeeper.watch(LOCKS, _ear(shared, peers_of := set[str]()), recursive=True)
+            watch = await zookeeper.watch(LOCKS, _lock_watcher(shared, peers_of := set[str]()), recursive=True)
             for number in run.random.choices(range(ITEMS), k=2 * ITEMS):
                 peers_of.add(name := f"queue-{number:010d}")
                 with suppress(MultiError):  # our consumer has locked it, which is a violation
@@ -118,7 +118,7 @@ def a_peer_locks_deleted_items(seed: int | str) -> History:
                 shared.put.add(f"m{number}")
                 await zookeeper.multi([item, Create(f"{LOCKS}/{name}", b"10.0.0.1", ephemeral=True)])
                 await asyncio.sleep(chance() * 2 * scale)
-                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # the peer has failed, and leaves the item
+                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # the peer fails, and leaves the item
             await taking
         run.finish()
         return run.history
@@ -172,15 +172,15 @@ async def _take(shared: Shared, session: zq.QueueSession, count: int) -> None:
         shared.consumed[message.body.decode()] += 1
 
 
-def _ear(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
-    """Return a watcher that records our locks; ``peers`` are the items that the peer locks at the time."""
+def _lock_watcher(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
+    """Return a watcher that records our locks; ``peers`` are the items that the peer currently locks."""
 
-    def hear(event: WatchEvent) -> None:
+    def record(event: WatchEvent) -> None:
         name = event.path.rpartition("/")[2]
         if event.kind is EventKind.CREATED and name not in peers:
             shared.in_vain.append(name)
 
-    return hear
+    return record
 
 
 async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
@@ -223,7 +223,7 @@ async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
                 shared.by_peer.add(body)
                 await asyncio.sleep(run.random.random() * 8 * run.disturbances.scale)
                 shared.by_peer.discard(body)
-                if run.random.random() < 0.7:  # otherwise it has failed, and leaves the item
+                if run.random.random() < 0.7:  # otherwise the peer fails, and leaves the item
                     with suppress(MultiError):
                         await zookeeper.multi([Delete(f"{PATH}/{name}")])
                         shared.consumed[body] += 1

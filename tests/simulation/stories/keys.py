@@ -23,7 +23,7 @@ KEYS = "xy"
 
 
 class _Scene:
-    """A queue, and the sessions that put to it and take from it; it records all that they observe."""
+    """A queue, and the sessions that put to it and take from it. It records all observations."""
 
     def __init__(self, seed: int | str) -> None:
         self.run = Run(seed, size=1)
@@ -55,7 +55,7 @@ class _Scene:
         return life
 
     async def poll(self, session: zq.QueueSession, limit: int, hold: float = 3, timeout: float = 0) -> list[Life]:
-        """Take the waiting messages, hold them for a while, and mostly commit."""
+        """Take the waiting messages, hold them for a while, and usually commit."""
         began = self.now
         async with session.transaction(autocommit=False) as tx:
             messages = await tx.take_many(session.queue("k"), limit, timeout=timeout)
@@ -163,7 +163,8 @@ def messages_expire_while_others_are_taken(seed: int | str) -> History:
         async def produce(session: zq.QueueSession) -> None:
             for _ in range(10):
                 life = await scene.put(session.queue("k"), scene.random.choice(KEYS), ttl=ttl)
-                # The end was fixed before the put returned; a message claimed before it may be delivered a reply later.
+                # The end was fixed before the put returned. A message that is claimed before it may be delivered a
+                # round trip later.
                 life.expires = life.put + ttl + 0.1 + 20 * scene.run.disturbances.scale
                 await asyncio.sleep(scene.random.random() * 0.2)
 
@@ -185,7 +186,7 @@ def messages_expire_while_others_are_taken(seed: int | str) -> History:
 
 
 async def _cancel(scene: _Scene, session: zq.QueueSession, chosen: str) -> bool:
-    """Cancel a message, at once or by a commit a little later; return whether it was cancelled."""
+    """Cancel a message, directly or in a transaction that commits a little later; return whether it was cancelled."""
     queue = session.queue("k")
     if scene.random.random() < 0.5:
         return bool(await queue.cancel(id=chosen))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @story
 def two_moves_run_while_messages_are_taken(seed: int | str) -> History:
-    """Two moves of one queue run during puts and takes: each message ends once, in either queue."""
+    """Two moves of one queue run during puts and takes. Each message ends once, in either queue."""
 
     async def main() -> History:
         run = Run(seed, size=1)

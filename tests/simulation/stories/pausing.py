@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Pauses:
-    """The pauses of a queue: each from the reply to the pause until the request to resume."""
+    """The pauses of a queue, each from the reply to the pause until the request to resume."""
 
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     late: float = 0.0

@@ -17,7 +17,7 @@ from tests.simulation.workload import LIMIT, Run
 
 @story
 def clean_up_runs_while_messages_fail(seed: int | str) -> History:
-    """Messages that fail at each delivery, and a leftover record, while a janitor cleans constantly."""
+    """Messages fail at each delivery, and a record is left over, while a janitor cleans continuously."""
 
     async def main() -> History:
         run = Run(seed, size=1)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @story
 def a_late_request_arrives_after_its_copy_was_refused(seed: int | str) -> History:
-    """A put is late, and its copy is refused because its lane was deleted; the late put arrives at the new lane."""
+    """A put is late, and its copy is refused because the lane was deleted. Then the late put arrives at the new
+    lane."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -54,7 +55,7 @@ def a_late_request_arrives_after_its_copy_was_refused(seed: int | str) -> Histor
 
 @story
 def a_new_session_moves_to_a_lagging_server(seed: int | str) -> History:
-    """A put loses its reply and its session; the next session reads the slot after it moved to a lagging server."""
+    """A put loses its reply and its session. The next session reads the slot from a lagging server."""
 
     async def main() -> History:
         run = Run(seed, size=3)

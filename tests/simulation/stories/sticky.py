@@ -1,4 +1,4 @@
-"""A node that does not take its messages, and others that reassign them to all nodes."""
+"""A node that does not take its messages, and other nodes that reassign them to all nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STICKY = zq.QueueConfig(
 
 @story
 def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
-    """One node puts and takes, and two others reap and take meanwhile: each message is reassigned once."""
+    """One node puts and takes, while two others reassign and take. Each message is reassigned at most once."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -46,7 +46,7 @@ def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
 
 
 async def _take_own(run: Run, session: zq.QueueSession) -> None:
-    """Take messages of the node's own, slowly."""
+    """Take the node's own messages, slowly."""
     for _ in range(6):
         unit = run.unit("producer")
         async with run.outcome_of(unit), session.transaction() as tx:
