@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 class Ground(Protocol):
-    """The place of a contract test: an empty root, clients, and means to end a session and to cut a connection."""
+    """The environment of a contract test: an empty root, clients, and functions that end a session or cut a
+    connection."""
 
     root: str
 

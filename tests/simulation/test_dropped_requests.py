@@ -1,4 +1,4 @@
-"""Overloaded servers, which drop every request (``throttledOpWaitTime``), but still answer pings."""
+"""Overloaded servers that drop every request (``throttledOpWaitTime``), but still answer pings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.requests import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
 
-#: The session's `operation_timeout`, the seconds by which a call may outlive it, and the most requests that a client
-#: may send in this time.
+#: The session's `operation_timeout`, the seconds by which a call may exceed it, and the maximum number of requests that
+#: a client may send in this time.
 PATIENCE, MARGIN, MOST = 30.0, 2.0, 150
 
 

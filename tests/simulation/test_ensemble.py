@@ -1,4 +1,4 @@
-"""Behaviour of the simulated ensemble that a single real server cannot be made to show."""
+"""Behaviour of the simulated ensemble that a test cannot produce on a single real server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def virtually(servers: int = 1) -> Callable[[Callable[[Cluster], Awaitable[None]]], Callable[[], None]]:
-    """Run a test on a virtual clock, with an ensemble."""
+    """Run a test with an ensemble on a virtual clock."""
 
     def wrap(test: Callable[[Cluster], Awaitable[None]]) -> Callable[[], None]:
         async def main() -> None:
@@ -70,7 +70,7 @@ async def test_a_session_that_ends_with_too_many_ephemerals_crashes_every_server
     a, b = await cluster.client(), await cluster.client()
     cluster.ensemble.max_request = 1500
 
-    async def create(count: int) -> None:  # each takes 97 bytes: its path of 93, and 4
+    async def create(count: int) -> None:  # each takes 97 bytes: 93 for its path, and 4
         for number in range(count):
             await a.multi([Create(f"/{number:092d}", ephemeral=True)])
 
@@ -164,7 +164,7 @@ def test_an_election_keeps_all_committed_and_some_proposed_writes(kept: int) -> 
     [
         (Fault.LOST_BEFORE, False, False),
         (Fault.LOST_AFTER, False, True),
-        (Fault.LATE, False, False),  # the session has come back meanwhile: refused
+        (Fault.LATE, False, False),  # refused, because the session has reconnected meanwhile
         (Fault.LATE, True, True),
         (Fault.SILENCE, False, False),
     ],

@@ -1,4 +1,4 @@
-"""A session of which a task has failed, by a defect: everyone who waits is told, and its locks go."""
+"""A session whose task has failed by a defect: all waiting calls raise the error, and the locks are released."""
 
 from __future__ import annotations
 

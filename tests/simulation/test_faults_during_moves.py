@@ -1,8 +1,8 @@
 """A move between layouts, with a fault at each request, or cancelled at each moment, during other moves and takes.
 
-A request is lost before or after it is applied, or the ZooKeeper session ends with it. Meanwhile a second session works
-on a move of the same queue, and a consumer takes one message of it. At the end each message has been consumed once or
-is in the target once, the order within an item is kept, and no lock is left.
+A request is lost before or after it is applied, or the ZooKeeper session ends with it. Meanwhile, a second session
+works on a move of the same queue, and a consumer takes one of its messages. At the end, each message has been consumed
+once or is in the target once, the order within an item is unchanged, and no lock is left.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def of_kazoo(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 
 async def put(source: zq.Queue[bytes]) -> None:
-    """Put them, the last three as one item if an item may hold several."""
+    """Put messages, the last three as one item if an item may hold several."""
     if isinstance(source, zq.CuratorQueue):
         await source.put_many(MESSAGES[:2])
         await source.put_multi(MESSAGES[2:])
@@ -50,7 +50,7 @@ async def put(source: zq.Queue[bytes]) -> None:
 
 
 async def finish(session: zq.QueueSession) -> list[str]:
-    """Continue the unfinished moves, wait for all, and return the failed ones."""
+    """Continue the unfinished moves, wait for all moves, and return the failed ones."""
     async with asyncio.timeout(60):
         while any(move.state == "running" for move in await session.admin.moves.all()):
             await session.admin.moves.resume()
@@ -69,7 +69,7 @@ async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
 def move(
     between: tuple[QueueOf, QueueOf], number: int = 0, fault: Fault | None = None, *, cancelled: float | None = None
 ) -> Result:
-    """Move with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
+    """Move with a fault at request ``number``, with the end of the ZooKeeper session at it, or with a cancellation."""
     result, (source_of, target_of) = Result(), between
 
     async def main() -> None:

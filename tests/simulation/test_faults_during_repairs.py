@@ -22,7 +22,7 @@ FIRST = 3
 
 
 class Fates:
-    """Hears how the claims of one session end."""
+    """Records how the claims of one session end."""
 
     def __init__(self) -> None:
         self.settled: list[ItemFate] = []
@@ -39,7 +39,7 @@ class Fates:
 
 
 def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Result:
-    """Put to a queue whose counter is below the numbers of its items, with a fault at request ``number``."""
+    """Put to a queue whose counter is lower than the numbers of its items, with a fault at request ``number``."""
     result = Result()
 
     async def main() -> None:
@@ -108,7 +108,7 @@ def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Res
 
 
 def fail_a_move(number: int = 0, fault: Fault | None = None) -> Result:
-    """Move to a queue whose configuration does not decode, with a fault at request ``number``."""
+    """Move to a queue whose configuration cannot be decoded, with a fault at request ``number``."""
     result = Result()
 
     async def main() -> None:
@@ -137,7 +137,8 @@ def fail_a_move(number: int = 0, fault: Fault | None = None) -> Result:
 
 
 def troubles(run: Callable[..., Result]) -> dict[str, list[str]]:
-    """Run once undisturbed, and then with each fault at each request; return what went wrong, by request and fault."""
+    """Run once without a fault, and then with each fault at each request; return what went wrong, by request and
+    fault."""
     undisturbed = run()
     assert undisturbed.trouble == []
     assert undisturbed.requests > 5

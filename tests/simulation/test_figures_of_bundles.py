@@ -1,4 +1,4 @@
-"""The figures of a queue whose bundles were claimed by a session that no longer holds them."""
+"""The figures of a queue with bundles whose holder no longer holds them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_messages_of_a_bundle_wait_again_when_its_holder_is_gone(end: str) -
             await jobs.put_many([b"%d" % number for number in range(NUMBER)])
 
             async def figures() -> list[tuple[int, int, int]]:
-                await asyncio.sleep(60)  # the lag is read again
+                await asyncio.sleep(60)  # so that the lag is read again
                 stats, late = await jobs.stats(), await lag.figures()
                 assert stats.in_flight == await jobs.claimed()
                 return [

@@ -1,7 +1,7 @@
-"""Consumers of another program's queue, with a fault at each request, or cancelled at each moment, then continuing.
+"""Consumers of another program's queue continue after a fault at any request, or a cancellation at any moment.
 
-Some messages fail the first time, so the consumer keeps them for a second. At the end, while its session is still
-alive, the servers are checked: every message has been handled and is gone, and no lock is left.
+Some messages fail the first time, so the consumer holds them for a second. At the end, while its session is still
+alive, the test checks the servers: every message has been handled and removed, and no lock is left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
 UnitOfWork: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
 
 POLICY = zq.AtLeastOnce(backoff=zq.Fixed(1))
-#: Handled at once; the other messages fail the first time.
+#: Messages that are handled at once. The other messages fail the first time.
 EASY = b"2"
-#: Milliseconds between two moments of cancellation.
+#: Milliseconds between the moments of cancellation.
 STEP = 31
 
 
@@ -71,7 +71,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[b
 
 
 async def go_on(work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
-    """Start again after each refused commit."""
+    """Continue after each refused commit."""
     while True:
         with suppress(zq.NotCommittedError):
             await work(session, queue, handled)
@@ -87,12 +87,12 @@ async def all_taken(cluster: Cluster, within: float) -> None:
         )
 
     async with asyncio.timeout(within):
-        while left():  # noqa: ASYNC110 - nobody tells
+        while left():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.1)
 
 
 def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
-    """Return the faults found after all messages have been taken."""
+    """Return what is wrong on the servers after all messages have been taken."""
     trouble = [
         path for paths in cluster.ensemble.tree.ephemerals.values() for path in paths if "/consumers/" not in path
     ]
@@ -104,7 +104,7 @@ def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> li
 
 
 async def _put(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
-    """Put them as one item if an item may hold several, so that it is split."""
+    """Put the messages, as one item if an item may hold several, so that it is split."""
     if isinstance(queue, zq.CuratorQueue):
         await queue.put_multi(bodies)
     else:
@@ -120,7 +120,8 @@ def consume(
     servers: int = 1,
     cancelled: float | None = None,
 ) -> Result:
-    """Consume with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
+    """Consume with a fault at request ``number``, with the end of the ZooKeeper session at it, or with a
+    cancellation."""
     result = Result()
     handled: list[bytes] = []
 
@@ -142,7 +143,7 @@ def consume(
                 await all_taken(cluster, 60)
                 stop_faults(ensemble)
                 await asyncio.sleep(2 * SESSION_TIMEOUT)
-                await queue_of(other).put(EASY)  # and it is still listening
+                await queue_of(other).put(EASY)  # and the listener still runs
                 await all_taken(cluster, 5)
                 await asyncio.sleep(0.1)
                 result.trouble += look(cluster, session, handled)
@@ -172,7 +173,7 @@ def test_a_consumer_of_a_foreign_queue_continues_after_any_fault_and_leaves_no_l
         for fault in (*Fault, None)
         if (result := consume(queue_of, work, number, fault)).trouble
     }
-    for number in numbers:  # the leader of several reports the session's end
+    for number in numbers:  # with several servers, the leader reports the end of the session
         wrong |= {
             f"{number}, over": result.trouble
             for result in [consume(queue_of, work, number, servers=3)]

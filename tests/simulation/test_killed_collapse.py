@@ -1,4 +1,4 @@
-"""A taker killed at any request: collapsed messages are still delivered, once, in their newest form."""
+"""A taker is killed at any request: the newest of each set of duplicates is still delivered, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clean-up killed at any request removes nothing that is in use, and the next one finishes it."""
+"""A clean-up that is killed at any request removes nothing that is in use, and the next one finishes the work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ async def _clean(session: zq.QueueSession) -> Cleaned:
 
 
 async def _leave_things_over(session: zq.QueueSession) -> None:
-    """A live message that failed once, and leftovers of ended ones: attempts, a lock, and too much history."""
+    """Store a message that failed once, and leftovers of ended messages: attempts, a lock, and too many history
+    records."""
     queue = session.queue("jobs")
     policy = zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     await queue.configure(zq.QueueConfig(policy=policy, history=zq.History(most=MOST)))

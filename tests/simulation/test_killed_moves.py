@@ -1,4 +1,5 @@
-"""A process that moves messages is killed at any request: another one continues, without lost or doubled messages."""
+"""A process that moves messages is killed at any request. Another one continues, without lost or duplicated
+messages."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ async def _prepare(session: zq.QueueSession) -> None:
 
 async def _move(session: zq.QueueSession) -> None:
     reference = await session.admin.moves.start("source", "target")
-    while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+    while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the state is in ZooKeeper
         await asyncio.sleep(0.05)
 
 
@@ -104,7 +105,7 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
 
     async def move(session: zq.QueueSession) -> None:
         reference = await session.admin.moves.start(source_of(session), target_of(session))
-        while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+        while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the state is in ZooKeeper
             await asyncio.sleep(0.05)
 
     async def go_on(session: zq.QueueSession) -> list[str]:

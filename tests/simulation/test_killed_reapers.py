@@ -1,4 +1,5 @@
-"""A reaper is killed at any request: another one continues, without lost or doubled messages."""
+"""A process that reassigns messages is killed at any request. Another one continues, without lost or duplicated
+messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler is killed at any request: another one continues, without doubled or missing occurrences."""
+"""A scheduler is killed at any request. Another one continues, without duplicated or missing occurrences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 import pytest
 
 from aiozkqueue.schedule import Jobs, Scheduler

@@ -1,4 +1,4 @@
-"""A sweep of tag records killed at any request leaves every message available to its filtered consumers."""
+"""After a sweep of tag records is killed at any request, every message is still available to consumers with filters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _sweep_all(session: zq.QueueSession) -> None:
 
 
 async def _go_on(session: zq.QueueSession) -> list[str]:
-    """Nobody lacks its tags: what lay there, what is driven back, and what is put again; and a sweep can be made."""
+    """Check that stored, redriven and new messages all have their tags, and that another sweep is possible."""
     await asyncio.sleep(10)  # until the session of the killed process has ended
     jobs = session.queue("jobs")
     await jobs.put(b"0 again", tags={"n": 0})

@@ -1,4 +1,4 @@
-"""Changes of messages without a claim obey the configuration, also one that another client has changed meanwhile."""
+"""Changes of messages without a claim follow the configuration, even if another client has changed it meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def play(
     options: Sequence[dict[str, Any]] = (),
     limit: float = 3600,
 ) -> None:
-    """Run a program with some sessions of one ensemble, each with its options."""
+    """Run a program with several sessions of one ensemble, each with its options."""
     given = [*options, *[{}] * sessions][:sessions]
 
     async def main() -> None:
@@ -79,7 +79,7 @@ async def put_under_a_new_rule(
     *,
     ttl: float | None = None,
 ) -> str:
-    """Put a message under a rule that the first session has not read; return its id."""
+    """Put a message under a rule that the first session has not read yet; return its id."""
     await keeper.queue("jobs").put(b"0")
     async with consumer.transaction() as tx:
         await tx.take(consumer.queue("jobs"), timeout=1)
@@ -123,7 +123,7 @@ def test_a_lease_is_ended_by_a_session_that_knows_an_older_rule(rule: str) -> No
 def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
     change: Callable[[zq.QueueSession, str], Awaitable[None]], rule: str
 ) -> None:
-    """The session that changes it has last read the configuration before the first group."""
+    """The session that changes the message has last read the configuration before the first group."""
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, producer, consumer = sessions
@@ -266,7 +266,7 @@ def test_a_transaction_takes_on_in_order_after_a_change_of_the_configuration(rul
 
 
 async def put_pending(session: zq.QueueSession, staging: BatchWriter, fence: Fence, **options: Any) -> None:
-    """Put one message for a batch."""
+    """Put one message of a pending batch."""
     runtime, path = core_of(session), f"{staging.path}/p"
     await runtime.zookeeper.multi([Create(path)])
     puts = [fence.staged(prepare(runtime, "jobs", b"pending", options))]
@@ -463,7 +463,7 @@ def test_nothing_is_refused_because_of_a_configuration_that_has_changed(case: st
 def test_a_put_that_was_refused_has_no_default_of_the_earlier_configuration(
     before: zq.QueueConfig, after: zq.QueueConfig, field: str
 ) -> None:
-    """Otherwise it would expire although its queue has no lifetime any more."""
+    """Otherwise the message would expire although its queue no longer has a lifetime."""
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         producer, operator, _ = sessions

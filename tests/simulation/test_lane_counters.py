@@ -1,4 +1,4 @@
-"""Lanes whose counters are near their end, which the replies of many puts report now and then."""
+"""Lanes whose counters are near their end. The session reads the counters from some of the replies to puts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aiozkqueue.testing import run_virtual, simulated
 def test_lanes_change_their_generation_in_time_despite_other_commits_between_the_puts(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    """The session reads the replies of every nth large multi of puts, not those of every nth multi of any kind."""
+    """The session reads the replies to every nth large multi of puts, and does not count multis of other kinds."""
     for module in (bundle_puts, puts):
         monkeypatch.setattr(module, "LANE_END_DIGITS", f"{0:010d}")
 
@@ -32,7 +32,7 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
             for _ in range(10 * RESULTS_EVERY):
                 await asyncio.gather(*(jobs.put(b"") for _ in range(FULL_GROUP)))
                 await results.put(b"every other commit is of this")
-            await jobs.configuration()  # reads it again
+            await jobs.configuration()  # reads the counter again
             return len(state_of(jobs).config.generations)
 
     assert run_virtual(main) >= 5
@@ -51,7 +51,7 @@ def test_a_lane_that_gets_its_messages_from_handlers_that_reply_changes_its_gene
 
             async with session.listener(requests, handle):
                 assert await requests.call(b"", timeout=20) == b"done"
-            await results.configuration()  # reads it again
+            await results.configuration()  # reads the counter again
             return len(state_of(results).config.generations)
 
     assert run_virtual(main, limit=100) == 1

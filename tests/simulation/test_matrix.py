@@ -1,4 +1,4 @@
-"""Every public coroutine, with a fault at every request and suspension: it ends, and its result is true."""
+"""Every public coroutine, with a fault at every request and suspension, ends with a true result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-#: Maximum faults at a request and a suspension: a coroutine with more gets a random selection.
+#: Maximum number of combined faults at a request and a suspension. A coroutine with more gets a random selection.
 MOST = 600
 #: The same for calls on bundles, which take longer.
 MOST_OF_BUNDLES = 200
@@ -54,7 +54,7 @@ def test_the_matrix_contains_every_public_coroutine() -> None:
         "CuratorShards.put",
     } <= names
     assert len(names) > 70
-    assert not without_a_subject(), "tell tests.simulation.subjects what their coroutines are called on"
+    assert not without_a_subject(), "add an object for their coroutines to tests.simulation.subjects"
 
 
 def test_each_call_on_bundles_changes_them_in_its_own_way() -> None:

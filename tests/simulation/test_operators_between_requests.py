@@ -1,4 +1,4 @@
-"""Operators find and change messages although other clients change the queue between their requests."""
+"""Operators find and change messages even if other clients change the queue between their requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def changed(session: zq.QueueSession, message_id: str) -> bool:
 
 
 async def known(session: zq.QueueSession) -> None:
-    """Have a session read the configuration as it is now."""
+    """Have a session read the current configuration."""
     assert await session.queue("jobs").cancel(id="AAAAAAAAAAAA") is zq.Alteration.NOT_FOUND
 
 
@@ -54,7 +54,8 @@ NODES = ({"node": "1"}, {"node": "2"}, {"node": "3"})
 def between_all(
     program: Callable[[list[zq.QueueSession], int], Awaitable[bool]], options: Sequence[dict[str, Any]] = ()
 ) -> None:
-    """Run a program with each number of requests, until it makes no more than that."""
+    """Run a program with the action after its first request, its second one, and so on, until the program has ended
+    before."""
     for number in range(1, FOREVER):
         reached: list[bool] = []
 
@@ -63,7 +64,7 @@ def between_all(
 
         play(run_once, options=options)
         if not reached[0]:
-            assert number > 3, "the action came between some requests"
+            assert number > 3, "the action ran between two requests"
             return
     pytest.fail("it makes requests without end")
 
@@ -124,7 +125,7 @@ def test_a_message_that_is_reassigned_meanwhile_is_found(change: Change, offset:
             assert await change(operator, message_id) is zq.Alteration.DONE
             assert await changed(producer, message_id)
         except zq.NotCommittedError:
-            assert change is cancel_with_commit, "the others try again"
+            assert change is cancel_with_commit, "the other changes are tried again"
         await reaping
 
     play(program, options=NODES)
@@ -195,7 +196,7 @@ def test_a_reassignment_is_recorded_in_a_history_that_is_turned_on_meanwhile() -
         return between.reached
 
     between_all(program, NODES)
-    assert len(unrecorded) == 1, "the one that was answered before"
+    assert len(unrecorded) == 1, "the change that was answered before"
 
 
 @pytest.mark.parametrize("settled", ["acknowledged", "renewed", "released"])

@@ -70,7 +70,8 @@ def test_an_event_whose_key_a_group_has_in_the_transaction_is_not_part_of_it() -
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("tenths", range(-200, 0, 5))
 def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenths: int, *, transactional: bool) -> None:
-    """The group joins ``tenths`` of a millisecond before the post; the key of the event is held in the bus's queue."""
+    """The group joins ``tenths`` of a millisecond before the post. The bus's own queue already holds the key of the
+    event."""
 
     async def post(bus: Bus[Event], session: zq.QueueSession) -> None:
         if not transactional:
@@ -107,7 +108,7 @@ FULL = zq.QueueConfig(max_size=1)
 
 
 async def join_and_fill(bus: Bus[Event]) -> None:
-    """Make a group, with a queue that the first event fills."""
+    """Make a group with a queue that one event fills."""
     await bus.join("audit")
     await bus.queue("audit").configure(FULL)
     await bus.post(Event(text="1"))
@@ -116,7 +117,7 @@ async def join_and_fill(bus: Bus[Event]) -> None:
 @pytest.mark.parametrize("timeout", [None, 600])
 @pytest.mark.parametrize("after", range(40))
 def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after: int, timeout: float | None) -> None:
-    """The group leaves ``after`` milliseconds after the post has begun, and another one joins."""
+    """The group leaves ``after`` milliseconds after the post has begun, and another group joins."""
 
     async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
         bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
@@ -136,7 +137,7 @@ def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after:
 @pytest.mark.parametrize("posted", [False, True])
 @pytest.mark.parametrize("timeout", [0, 20])
 def test_the_full_queue_of_a_group_that_has_left_refuses_no_post(timeout: float, *, posted: bool) -> None:
-    """The session has read the groups before, and knows of no limit of their queues."""
+    """The session has read the groups before, and does not know the limits of their queues."""
 
     async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
         bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)

@@ -1,4 +1,4 @@
-"""The ledger of a stream is released while the stream, or one that has replaced it, continues."""
+"""The ledger of a stream is released while the stream, or a stream that has replaced it, continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = 60
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(sealed: bool) -> None:  # noqa: FBT001 - a case
-    """The batch that is being prepared gets another page."""
+    """The batch that is being prepared gets another page meanwhile."""
 
     async def play(number: int) -> bool:
         cluster = make_cluster()
@@ -45,7 +45,7 @@ def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(se
                 try:
                     await with_another_page.next_batch(before, None)
                 except zq.ClaimLostError:
-                    return  # it has been released again
+                    return  # the batch has been released again
 
             between = Between(operator, number, begin_again)
             released = await jobs.admin.release_ledger("A")

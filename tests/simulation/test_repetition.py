@@ -1,4 +1,4 @@
-"""One seed gives one history: request by request, in any process, on any machine, at any time."""
+"""One seed gives one history, request by request, in any process, on any machine and at any time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEDS = range(40)
-#: The actions of another process before it repeats the histories. It runs elsewhere, later and slower, and has run
-#: simulations before.
+#: A program that repeats the histories in another process: in another folder, later and slower, and after other
+#: simulations.
 ELSEWHERE = """
 import os, socket, time
 from tests.simulation import test_repetition as here

@@ -1,4 +1,4 @@
-"""Consumers get every free message, whatever has happened to the queue while they waited."""
+"""Consumers get every free message, whatever happens to the queue while they wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Errors of handlers that cannot be described or have wrong values: the message is tried again, others go on."""
+"""Errors of handlers that cannot be described or that have wrong values: the message is retried, and others
+continue."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class UnreadableError(Exception):
-    """Its text needs an attribute that was never set."""
+    """An error whose text needs an attribute that does not exist."""
 
     order_id: int
 

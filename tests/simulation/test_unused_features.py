@@ -1,4 +1,4 @@
-"""A feature that a queue does not use costs it nothing: no request, no operation, no byte."""
+"""A feature costs nothing for queues that do not use it: no request, no operation, no byte."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _no_listing_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no listing restart: the simulated client draws restarts from one sequence for all queues of a session."""
+    """Prevent restarts of listings, because the simulated client draws them from one sequence for all queues of a
+    session."""
     monkeypatch.setattr("aiozkqueue.testing.simulator.client._GIVEN_UP", 0)
 
 
 def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
-    """The requests of twenty messages of a plain queue, from put to commit, without their ids."""
+    """Return the requests for twenty messages of a plain queue, from put to commit, without ids."""
 
     async def main() -> list[tuple[object, ...]]:
         trace: list[tuple[object, ...]] = []

@@ -1,7 +1,7 @@
-"""Puts that wait for room in bounded queues leave nothing behind, whatever fault hits them or the queue, and when.
+"""Puts that wait for room in bounded queues leave nothing behind, whatever fault occurs, and whenever.
 
-At the end, while the session that waited is still alive, the servers are checked: it has no entry of a waiter and no
-lock, each message exists once, and the session's count of its locks is the same as the servers'.
+At the end, while the session that waited is still alive, the tests check the servers: the session has no entry as a
+waiter and no lock, each message exists once, and the session's count of its locks is that of the servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def cluster_of(seconds: float) -> Cluster:
-    """Every step on a message's way takes so long."""
+    """Return a cluster in which every network step takes this many seconds."""
 
     def way() -> float:
         return seconds
@@ -62,7 +62,7 @@ async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[No
 
 
 def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
-    """Return the faults at the servers after the put and the transaction have ended like this."""
+    """Return what is wrong on the servers after the put and the transaction have ended in this way."""
     put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
     stored = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
     trouble = [path for path in cluster.ensemble.tree.nodes if "/waiting/" in path or "/locks/lock-" in path]
@@ -79,7 +79,7 @@ def wait_for_room(
     fault: Fault | None = None,
     servers: int = 1,
 ) -> Result:
-    """Let a put and a transaction wait for room until a client acts.
+    """Have a put and a transaction wait for room until a client acts.
 
     A fault hits the session's request ``number``; without a fault, its ZooKeeper session ends with that request.
     """
@@ -141,14 +141,16 @@ def test_a_fault_at_any_request_of_a_wait_for_room_leaves_nothing_behind(
     faults: list[tuple[int, Fault | None, int]] = [
         (number, fault, 1) for number in range(1, undisturbed.requests + 1) for fault in (*Fault, None)
     ]
-    faults += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader reports its end
+    faults += [
+        (number, None, 3) for number in range(1, undisturbed.requests + 1)
+    ]  # the leader reports the end of the session
     wrong = {fault: result.trouble for fault in faults if (result := wait_for_room(act, *fault)).trouble}
     assert not wrong
 
 
 @pytest.mark.parametrize("size", [2, 10, 1000])
 def test_a_transaction_that_puts_to_several_queues_with_a_size_reads_each_size_once(size: int) -> None:
-    """At any distance of the servers, and for any share of the size that a session may use at once."""
+    """This holds at any distance of the servers, and for any share of the size that a session may use at once."""
 
     async def main() -> int:
         cluster = cluster_of(0.02)
@@ -172,7 +174,7 @@ def test_a_transaction_that_puts_to_several_queues_with_a_size_reads_each_size_o
 
 
 def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted() -> None:
-    """At each moment of a take from these queues; neither queue ever exceeds its size."""
+    """This holds at each moment of a take from these queues. Neither queue ever exceeds its size."""
     orders = ["ab", "ba", "abc", "cba", "bca", "a", "b", "c"] * 3
 
     async def main(milliseconds: int) -> tuple[int, int, int]:
@@ -208,7 +210,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted(
 
 
 def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> None:
-    """At each millisecond: each was sent without room, and needs room in both queues, in another order."""
+    """At each millisecond, each commit has been sent without room, and needs room in both queues in another order."""
 
     async def main(milliseconds: int) -> int:
         cluster = cluster_of(0.002)
@@ -228,7 +230,7 @@ def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> No
             configuring = asyncio.create_task(configure())
             await asyncio.sleep(milliseconds / 1000)
             commits = [asyncio.create_task(commit("ab"))]
-            await asyncio.sleep(0.0001)  # so that they do not share a multi
+            await asyncio.sleep(0.0001)  # so that the commits do not share a multi
             commits.append(asyncio.create_task(commit("ba")))
             done, hanging = await asyncio.wait(commits, timeout=60)
             for task in hanging:
@@ -240,7 +242,7 @@ def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> No
 
 
 def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes() -> None:
-    """At each millisecond: also when another commit has found that out, and who waits has not looked again."""
+    """At each millisecond, also when another commit has noticed it, and the waiting put has not."""
 
     async def main(before: int, milliseconds: int) -> None:
         cluster = cluster_of(0.001)
@@ -274,7 +276,7 @@ def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes(
 
 
 def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied() -> None:
-    """It was refused because its queue had got a size: nothing of it is in progress, and nothing of it comes later."""
+    """The commit was refused because its queue had received a size, so nothing of it is in progress or comes later."""
 
     async def main(timeout: float) -> tuple[str, zq.Outcome, list[bytes], list[bytes], int]:
         cluster = cluster_of(0.002)
