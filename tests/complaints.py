@@ -7,6 +7,5 @@ _STOOD_STILL = ("the event loop was blocked", "BlockedLoopWarning")
 
 
 def complaints(stderr: str) -> str:
-    """Remove the warnings about a paused machine, because a program that was stopped for seconds rightly reports
-    that."""
+    """Remove the warnings about a paused machine, which a program that was stopped for seconds rightly logs."""
     return "".join(line for line in stderr.splitlines(keepends=True) if not any(word in line for word in _STOOD_STILL))

@@ -14,8 +14,7 @@ SPARK = "tests/spark/"
 
 
 class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # the base class is published without types
-    """A scheduler that assigns whole modules, and all Spark tests to one worker, since each worker would start a
-    Spark."""
+    """A scheduler that assigns whole modules, and all Spark tests to one worker, which starts the only Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)

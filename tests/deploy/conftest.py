@@ -1,5 +1,4 @@
-"""References for the tests of the files below `deploy/`: the metrics of a worker and of the HTTP service, and
-promtool."""
+"""References for the tests of `deploy/`: the metrics of a worker and of the HTTP service, and promtool."""
 
 from __future__ import annotations
 

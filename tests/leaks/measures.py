@@ -60,8 +60,10 @@ async def held(view: Observer, hosts: str, root: str) -> Held:
 
 
 async def memory() -> Memory:
-    """Return the memory in use after a garbage collection. Tracing the blocks, instead of counting, would slow the work
-    down."""
+    """Return the memory in use after a garbage collection.
+
+    Tracing the blocks, instead of counting, would slow the work down.
+    """
     return await asyncio.to_thread(_memory)
 
 

@@ -64,8 +64,7 @@ def _few_outcomes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def returned_to(before: Held, look: Callable[[], Awaitable[Held]]) -> None:
-    """Wait until the counts are as before; a server needs some ticks to notice that a client ended. Raises:
-    AssertionError."""
+    """Wait until the counts are as before; a server notices the end of a client late. Raises: AssertionError."""
     now = await look()
     for _ in range(600):
         if now == before:

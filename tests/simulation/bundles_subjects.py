@@ -120,8 +120,7 @@ class BundledQueue:
         await asyncio.sleep(UNUSED)
 
     async def return_recorded(self) -> None:
-        """Claim a bundle for a taker that is cancelled while the attempt is being recorded; the attempt does not
-        count."""
+        """Claim a bundle for a taker that is cancelled while the attempt is recorded; the attempt does not count."""
         zookeeper = self._session._runtime.zookeeper
         generation = zookeeper.generation
         cancelled = await self._take_cancelled(RECORDING)

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def faulty_call(name: str) -> Callable[[str], History]:
-    """Return the history of one call for a seed. The number at the end of the seed chooses the fault; 1 means no
-    fault."""
+    """Return the history of one call for a seed.
+
+    The number at the end of the seed chooses the fault; 1 means no fault.
+    """
 
     def history(seed: str) -> History:
         full = f"{BundledQueue.__name__}.{name}"

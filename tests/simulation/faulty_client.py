@@ -28,8 +28,7 @@ class Result:
     trouble: list[str] = field(default_factory=list)
 
     def inject(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
-        """Count the requests from now on, and inject a fault into one of them; without a fault, its ZooKeeper session
-        ends."""
+        """Count further requests, and inject a fault into one; without a fault, end its ZooKeeper session there."""
 
         def judge(connection: ServerConnection, _: Request) -> Fault | None:
             if connection.client.name != FAULTY:

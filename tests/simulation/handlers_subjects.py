@@ -1,5 +1,4 @@
-"""Calls of the matrix with handlers: a message that is cancelled while held, batch handlers, and handlers with a
-rate."""
+"""Calls of the matrix with handlers: a message cancelled while held, batch handlers, and handlers with a rate."""
 
 from __future__ import annotations
 

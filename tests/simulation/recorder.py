@@ -65,8 +65,10 @@ class Recorder:
 
     @asynccontextmanager
     async def outcome_of(self, unit: Unit) -> AsyncIterator[None]:
-        """Record the outcome of a unit by the error of the block. A block that ends without an error records the
-        outcome itself."""
+        """Record the outcome of a unit by the error of the block.
+
+        A block that ends without an error records the outcome itself.
+        """
         try:
             yield
         except zq.NotCommittedError as error:

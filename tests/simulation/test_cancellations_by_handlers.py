@@ -119,8 +119,7 @@ def test_a_cancellation_that_on_dead_lets_escape_does_not_end_the_listener() -> 
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_cancellation_that_the_function_for_used_up_retries_lets_escape_is_its_failure(*, batch: bool) -> None:
-    """The message is retried after the policy's delay, and the other messages of a batch are settled by their own
-    errors."""
+    """The message is retried after the policy's delay, and other messages of a batch are settled separately."""
 
     async def main() -> tuple[list[int], int, int]:
         calls: list[int] = []

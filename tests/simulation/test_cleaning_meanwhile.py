@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("options", [{"priority": 5}, {"delay": 60}])
 @pytest.mark.parametrize("number", [1, 20, 500, 1500])
 def test_the_tags_of_a_message_in_a_new_folder_are_not_swept(options: dict[str, Any], number: int) -> None:
-    """There are more combinations of tags than are kept. They are swept while the first message of a new folder is
-    put."""
+    """There are more combinations of tags than are kept.
+
+    They are swept while the first message of a new folder is put.
+    """
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, producer, consumer = sessions

@@ -1,5 +1,4 @@
-"""Steps of the leader's clock, for example by NTP, and new leaders with other clocks: later delays have their full
-length."""
+"""Steps of the leader's clock, as by NTP, and new leaders with other clocks: later delays keep their length."""
 
 from __future__ import annotations
 

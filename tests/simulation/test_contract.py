@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 
 class Ground(Protocol):
-    """The environment of a contract test: an empty root, clients, and functions that end a session or cut a
-    connection."""
+    """The environment of a contract test: a root, clients, and functions to end a session or cut a connection."""
 
     root: str
 

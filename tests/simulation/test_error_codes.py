@@ -1,5 +1,4 @@
-"""Error codes with which a server answers whole requests: no message is lost, and callers see the names of the
-codes."""
+"""Error codes for whole requests: no message is lost, and callers see the names of the codes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Errors that waiting cannot resolve: each caller gets them once per call, whatever the number of the call's
-requests."""
+"""Errors that waiting cannot resolve: each caller gets them once per call, however many requests it makes."""
 
 from __future__ import annotations
 
@@ -130,8 +129,7 @@ def test_a_queue_with_groups_refuses_a_loop_with_filters_every_time() -> None:
 
 
 def test_every_pending_call_reports_that_its_session_was_closed() -> None:
-    """At each millisecond, for commits that open the queue they put to, puts with and without options, and
-    operators."""
+    """At each millisecond, for commits that open their queue, puts with and without options, and operators."""
 
     async def commit(session: zq.QueueSession) -> None:
         async with session.transaction() as tx:

@@ -137,8 +137,7 @@ def fail_a_move(number: int = 0, fault: Fault | None = None) -> Result:
 
 
 def troubles(run: Callable[..., Result]) -> dict[str, list[str]]:
-    """Run once without a fault, and then with each fault at each request; return what went wrong, by request and
-    fault."""
+    """Run without a fault, and then with each fault at each request; return what went wrong, by request and fault."""
     undisturbed = run()
     assert undisturbed.trouble == []
     assert undisturbed.requests > 5

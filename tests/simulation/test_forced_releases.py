@@ -27,8 +27,7 @@ def _far() -> float:
 
 @pytest.mark.parametrize("later", [1, 3, 5])
 def test_a_message_redriven_during_a_forced_release_never_has_two_holders(later: int) -> None:
-    """The message is held when the operator lists the locks, dead when it lists the items, and held again
-    afterwards."""
+    """The message is held when the operator lists the locks, dead when it lists the items, and then held again."""
 
     async def main() -> None:
         near = Delays(_near, _near, _near, _near)

@@ -120,8 +120,7 @@ def consume(
     servers: int = 1,
     cancelled: float | None = None,
 ) -> Result:
-    """Consume with a fault at request ``number``, with the end of the ZooKeeper session at it, or with a
-    cancellation."""
+    """Consume with a fault or the end of the ZooKeeper session at request ``number``, or with a cancellation."""
     result = Result()
     handled: list[bytes] = []
 

@@ -14,8 +14,7 @@ YEAR = 365 * 24 * 3600.0
 
 
 async def size_after_cleaning(cluster: Cluster) -> int:
-    """Let one message expire, and return the number of messages after the janitor of a new session has had time to
-    clean."""
+    """Let one message expire; return the size after the janitor of a new session has had time to clean."""
     async with cluster.connect() as session:
         jobs = session.queue("jobs")
         await jobs.configure(zq.QueueConfig(clean_every=CHECK_EVERY))

@@ -23,8 +23,7 @@ async def _clean(session: zq.QueueSession) -> Cleaned:
 
 
 async def _leave_things_over(session: zq.QueueSession) -> None:
-    """Store a message that failed once, and leftovers of ended messages: attempts, a lock, and too many history
-    records."""
+    """Store a message that failed once, and leftovers of others: attempts, a lock, and too much history."""
     queue = session.queue("jobs")
     policy = zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     await queue.configure(zq.QueueConfig(policy=policy, history=zq.History(most=MOST)))

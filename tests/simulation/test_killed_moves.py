@@ -1,5 +1,7 @@
-"""A process that moves messages is killed at any request. Another one continues, without lost or duplicated
-messages."""
+"""A process that moves messages is killed at any request.
+
+Another one continues, without lost or duplicated messages.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A process that reassigns messages is killed at any request. Another one continues, without lost or duplicated
-messages."""
+"""A process that reassigns messages is killed at any request.
+
+Another one continues, without lost or duplicated messages.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A move includes all messages that its source has when it begins, even if they are reassigned to all nodes
-meanwhile."""
+"""A move includes all messages that its source has at its beginning, even if they are reassigned meanwhile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A session that always has candidates still does the work that is due before the next claim. The tests run in virtual
-time."""
+"""A session that always has candidates still does the work that is due before the next claim.
+
+The tests run in virtual time.
+"""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ NODES = ({"node": "1"}, {"node": "2"}, {"node": "3"})
 def between_all(
     program: Callable[[list[zq.QueueSession], int], Awaitable[bool]], options: Sequence[dict[str, Any]] = ()
 ) -> None:
-    """Run a program with the action after its first request, its second one, and so on, until the program has ended
-    before."""
+    """Run a program with the action after each of its requests in turn, until it makes no further request."""
     for number in range(1, FOREVER):
         reached: list[bool] = []
 

@@ -70,8 +70,10 @@ def test_an_event_whose_key_a_group_has_in_the_transaction_is_not_part_of_it() -
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("tenths", range(-200, 0, 5))
 def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenths: int, *, transactional: bool) -> None:
-    """The group joins ``tenths`` of a millisecond before the post. The bus's own queue already holds the key of the
-    event."""
+    """The group joins ``tenths`` of a millisecond before the post.
+
+    The bus's own queue already holds the key of the event.
+    """
 
     async def post(bus: Bus[Event], session: zq.QueueSession) -> None:
         if not transactional:

@@ -45,8 +45,10 @@ def test_a_loop_requests_the_next_messages_while_it_waits_for_the_first() -> Non
 
 
 def test_a_loop_continues_with_the_messages_of_a_bundle_while_a_commit_about_it_is_in_progress() -> None:
-    """Commits about one bundle are sequential. A loop that waited for the previous 32 messages would take 103 round
-    trips."""
+    """Commits about one bundle are sequential.
+
+    A loop that waited for the previous 32 messages would take 103 round trips.
+    """
 
     async def main() -> float:
         async with distant().connect() as session:

@@ -33,8 +33,7 @@ def allowed(rate: float) -> float:
 async def handle_all(
     sessions: int, messages: int, *, meanwhile: Callable[[Any, int], Awaitable[None]] | None = None, **options: Any
 ) -> tuple[list[float], float]:
-    """Handle messages in several sessions; return when each handler began, and the longest time for which a message was
-    held.
+    """Handle messages in several sessions; return when each handler began, and the longest hold of a message.
 
     ``meanwhile`` is called when a third of the messages have been handled.
     """

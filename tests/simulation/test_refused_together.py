@@ -1,5 +1,4 @@
-"""Many writes that ZooKeeper refuses for one cause: the refusal names one operation, and applies to all writes that it
-concerns."""
+"""Many writes that ZooKeeper refuses for one cause: one refusal applies to all writes that it concerns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Errors of handlers that cannot be described or that have wrong values: the message is retried, and others
-continue."""
+"""Errors of handlers that cannot be described or have wrong values: the message is retried, others continue."""
 
 from __future__ import annotations
 

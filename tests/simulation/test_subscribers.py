@@ -1,5 +1,4 @@
-"""The record of the subscribers that have succeeded is stored at each end of an attempt, and never prevents this
-end."""
+"""The record of finished subscribers is stored at each end of an attempt, and never prevents this end."""
 
 from __future__ import annotations
 

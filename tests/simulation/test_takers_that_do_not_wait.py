@@ -142,8 +142,10 @@ def test_a_take_cancelled_while_more_batches_are_pending_releases_the_first_batc
 
 
 def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_releasing() -> None:
-    """The session is alone, and more messages wait than one listing claims. Whenever the earlier take ends, all of them
-    are returned."""
+    """The session is alone, and more messages wait than one listing claims.
+
+    Whenever the earlier take ends, all of them are returned.
+    """
 
     async def main(millisecond: int) -> int:
         def slowly() -> float:

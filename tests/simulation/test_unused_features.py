@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _no_listing_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prevent restarts of listings, because the simulated client draws them from one sequence for all queues of a
-    session."""
+    """Prevent restarts of listings, which the client draws from one sequence for all queues of a session."""
     monkeypatch.setattr("aiozkqueue.testing.simulator.client._GIVEN_UP", 0)
 
 

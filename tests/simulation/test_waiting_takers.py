@@ -122,8 +122,10 @@ def test_a_take_many_that_has_some_messages_does_not_exceed_its_limit_when_group
 def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
     how: str, *, grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At that moment, each of its requests may be answered, in progress or waiting. It never exceeds its
-    concurrency."""
+    """At that moment, each of its requests may be answered, in progress or waiting.
+
+    It never exceeds its concurrency.
+    """
 
     async def main(number: int, turns: int) -> int:
         finished = handling = most = 0

@@ -34,8 +34,10 @@ class InjectedFault:
 
 
 async def finish_in_thread(act: Callable[[], object]) -> None:
-    """Run this in a thread. Even if cancelled, wait until the thread has ended, because `heal` must not run beside
-    it."""
+    """Run this in a thread.
+
+    Even if cancelled, wait until the thread has ended, because `heal` must not run beside it.
+    """
     doing = asyncio.ensure_future(asyncio.to_thread(act))
     try:
         await asyncio.shield(doing)

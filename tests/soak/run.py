@@ -60,8 +60,10 @@ class Result:
 
 
 async def soak(seed: int, seconds: float, folder: Path, show: Callable[[str, float], None]) -> Result:
-    """Run this many seconds with faults, then to the end without, and check. ``show(stage, seconds)`` shows the
-    progress."""
+    """Run this many seconds with faults, then to the end without, and check.
+
+    ``show(stage, seconds)`` shows the progress.
+    """
     options = ServerOptions(heap=192, settings={"autopurge.purgeInterval": 0})  # the logs are evidence
     show("starting", 0)
     async with EmbeddedEnsemble(3, options, data_dir=folder / "servers") as ensemble:

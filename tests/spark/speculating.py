@@ -88,8 +88,7 @@ class SlowDataSource(AiozkqueueDataSource):
 
 
 def cluster(folder: Path, *, cores: int = 1) -> SparkSession:
-    """Start a master and two workers in the JVM of this process, since Spark runs a second attempt only on another
-    host."""
+    """Start a master and two workers in this JVM, since Spark runs a second attempt only on another host."""
     from pyspark import SparkContext  # noqa: PLC0415 - takes a second, and not for Spark's workers
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
 

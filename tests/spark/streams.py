@@ -16,8 +16,7 @@ STARTS = 5
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a stream, and repeat this while the process of its source starts too late and thus has not used a queue
-    yet."""
+    """Start a stream, and try again while the process of its source starts too late to have used a queue."""
     for _ in range(STARTS - 1):
         query = start()
         while query.isActive and query.status["message"] == "Initializing sources":

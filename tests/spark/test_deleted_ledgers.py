@@ -1,5 +1,4 @@
-"""Ledgers of deleted queues: one is opened meanwhile, one belongs to a later query, and tasks still read another
-one."""
+"""Ledgers of deleted queues: one is opened meanwhile, one has a successor, and one is still read by tasks."""
 
 from __future__ import annotations
 

@@ -104,8 +104,10 @@ async def _marks_of(link: Link) -> set[str]:
 def test_memory_use_does_not_grow_with_the_depth_of_a_queue(
     queues: tuple[dict[str, str], dict[str, str]], work: Callable[[dict[str, str]], None]
 ) -> None:
-    """The names of the deep queue take 6 MiB, and its listing takes 3 MiB. A piece of the listing with its names takes
-    one."""
+    """The names of the deep queue take 6 MiB, and its listing takes 3 MiB.
+
+    A piece of the listing with its names takes one.
+    """
     shallow, deep = queues
     work(shallow)  # so that imports and objects that are made once do not count
     assert peak(lambda: work(deep)) < 1.3 * peak(lambda: work(shallow)) + 2 * MIB

@@ -1,5 +1,4 @@
-"""The programs of `docs/spark.md` and `docs/spark` run block by block, with a local folder instead of the shop's
-storage."""
+"""The programs of `docs/spark.md` and `docs/spark` run block by block, with a local folder as storage."""
 
 from __future__ import annotations
 

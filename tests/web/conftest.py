@@ -30,8 +30,10 @@ class Calling(Protocol):
 
 @pytest.fixture
 async def calling(session: zq.QueueSession) -> AsyncIterator[Calling]:
-    """A client of an application in this process and on this session. It receives an error of the application as a
-    500."""
+    """A client of an application in this process and on this session.
+
+    It receives an error of the application as a 500.
+    """
     async with AsyncExitStack() as stack:
         own = session
 

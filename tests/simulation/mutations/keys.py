@@ -75,8 +75,7 @@ def oldest_duplicate_kept(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(duplicates_are_put_while_others_are_taken)
 def duplicates_since_the_listing_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Candidates are claimed without another listing, so duplicates that were put since the first one are also
-    delivered."""
+    """Candidates are claimed without another listing, so duplicates put since the first one are delivered."""
     patch.setattr(
         ClaimDispatcher, "_collapse_and_launch", lambda self, places, generation, _: _at_once(self, places, generation)
     )

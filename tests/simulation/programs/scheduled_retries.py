@@ -1,5 +1,7 @@
-"""Messages that fail until their scheduled retries are exhausted. The messages that are then put are not taken, so that
-they can be counted."""
+"""Messages that fail until their scheduled retries are exhausted.
+
+The messages that are then put are not taken, so that they can be counted.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Pending batches that are stored in bundles, with concurrent attempts of a task, other puts of the session, and
-operators."""
+"""Pending batches in bundles, with concurrent attempts of a task, other puts of the session, and operators."""
 
 from __future__ import annotations
 

@@ -70,8 +70,11 @@ class Streams:
     pruned: bool = False
     """Whether a query has read only a part of its rows."""
     shared: bool = False
-    """Whether two checkpoints have one folder. No query reads only a part then. A sink skips a batch whose number it
-    has, so rows that the earlier query did not write would be lost, and the ledger could not detect it."""
+    """Whether two checkpoints have the same folder.
+
+    Then no query reads only a part of a batch. A sink skips a batch whose number it has, so rows that the earlier query
+    did not write would be lost, and the ledger could not detect it.
+    """
     sunk: list[Written] = field(default_factory=list[Written])
     """The contents of all folders."""
     ended: set[int] = field(default_factory=set[int])

@@ -1,5 +1,4 @@
-"""Cancellation of held messages: a message is handled or cancelled, never both, and its running handler is
-cancelled."""
+"""Cancellation of held messages: each is handled or cancelled, never both, and a running handler is cancelled."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ def a_group_waits_for_the_retry_of_its_oldest_message(history: History) -> Itera
 
 
 def _purged(history: History, wait: Wait) -> bool:
-    """Whether an operator may have removed the waiting message, because it was not delivered again and is not
-    stored."""
+    """Whether an operator may have removed the waiting message: it was not redelivered and is not stored."""
     token, queue = wait.delivery.token, wait.delivery.queue
     again = any(delivery.at > wait.released for delivery in history.deliveries().get(token, ()))
     left = token in history.final.items.get(queue, []) or token in history.final.dead.get(queue, [])

@@ -1,5 +1,4 @@
-"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, and ended messages are not
-delivered."""
+"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, ended messages stay ended."""
 
 from __future__ import annotations
 

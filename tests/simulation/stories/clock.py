@@ -25,8 +25,10 @@ PATIENCE = 20_000.0
 
 @dataclass
 class Waits:
-    """The due times and the deliveries. The due times are times of the moved clock, and all other times are those of
-    the loop."""
+    """The due times and the deliveries.
+
+    The due times are times of the moved clock, and all other times are those of the loop.
+    """
 
     moves: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """Each move of the clock: its time, and how far the clock was ahead afterwards."""

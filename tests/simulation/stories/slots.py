@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @story
 def a_late_request_arrives_after_its_copy_was_refused(seed: int | str) -> History:
-    """A put is late, and its copy is refused because the lane was deleted. Then the late put arrives at the new
-    lane."""
+    """A put is late, and its copy is refused because the lane was deleted.
+
+    Then the late put arrives at the new lane.
+    """
 
     async def main() -> History:
         run = Run(seed, size=1)
