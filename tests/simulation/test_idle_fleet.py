@@ -78,12 +78,12 @@ def waits_of(
     config: zq.QueueConfig | None = None,
     tags: Condition | None = None,
     queue_of: Open = jobs,
-    invalidate: int = 0,
+    stale: int = 0,
     later: float = 0,
 ) -> list[float]:
     """Put one message for each idle session, and return how long each waited until its handler began.
 
-    Every session has one handler, which keeps its message. ``invalidate`` entries below ``consumers/`` lose their
+    Every session has one handler, which keeps its message. ``stale`` entries below ``consumers/`` lose their
     session.
     """
     begun: list[float] = []
@@ -116,9 +116,9 @@ def waits_of(
                 await asyncio.sleep(later)
                 assert len(begun) == busy
             await listen(workers[busy:])
-            if invalidate:
+            if stale:
                 client = await cluster.client()
-                for number in range(invalidate):
+                for number in range(stale):
                     await client.multi([Create(f"/zms/jobs/consumers/stale{number}-1")])
                 await client.close()
                 await asyncio.sleep(QUIET)
@@ -158,7 +158,7 @@ def test_idle_sessions_share_the_messages_of_bundles(busy: int, idle: int) -> No
 
 
 def test_consumer_entries_without_a_session_delay_no_message() -> None:
-    waits = waits_of(2, invalidate=10)
+    waits = waits_of(2, stale=10)
     assert len(waits) == 2
     assert max(waits) < 0.001, "no message waits because of these entries"
 

@@ -1,4 +1,4 @@
-"""The findings of a diagnosis: each at its threshold, and none below it."""
+"""The findings of a diagnosis: each is reported at its threshold, and not below it."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def test_every_problem_of_a_queue_is_found(change: dict[str, Any], expected: str
     assert all(finding.advice for finding in diagnosis.findings)
 
 
-def test_a_paused_queue_without_consumers_needs_no_consumer_but_an_end_of_the_pause() -> None:
+def test_a_paused_queue_without_consumers_must_be_resumed_and_needs_no_consumer() -> None:
     (finding,) = diagnose(WELL, [QueueFacts(name="q", size=2494, paused=True)]).findings
     assert finding.text == "is paused, and 2494 messages wait"
     assert finding.advice == "deliver them again with `aiozkqueue resume q`"
 
 
-def test_a_queue_without_consumers_needs_a_worker_and_is_never_to_be_deleted() -> None:
+def test_the_advice_for_a_queue_without_consumers_is_a_worker_and_never_a_deletion() -> None:
     (finding,) = diagnose(WELL, [QueueFacts(name="orders", size=1)]).findings
     assert (finding.text, finding.advice) == (
         "1 message and no consumer",

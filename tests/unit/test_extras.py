@@ -1,4 +1,4 @@
-"""The errors for a missing package, and for one in an unsupported version."""
+"""The errors for a missing package, and for a package in an unsupported version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a package of an old version, which has neither a module nor a name that newer ones have."""
+    """Install an old version of a package, without a module and a name that newer versions have."""
     (tmp_path / "oldish").mkdir()
     (tmp_path / "oldish" / "__init__.py").touch()
     (tmp_path / "oldish-1.0.dist-info").mkdir()

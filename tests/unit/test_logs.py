@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = ("queue", "bus", "schedule", "spark")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-# About the whole process: a signal has come, or Spark's JVM has gone.
+# Records about the whole process: a signal has arrived, or Spark's JVM has ended.
 ABOUT_NONE = {"session/run.py", "spark/orphans.py"}
 
 

@@ -14,7 +14,7 @@ import aiozkqueue
 from aiozkqueue.moments import milliseconds_at, milliseconds_in, moment_at
 
 MILLISECOND = timedelta(milliseconds=1)
-moments = st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - as it asks
+moments = st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - Hypothesis requires naive bounds
 
 
 @given(moments)
@@ -51,7 +51,7 @@ def test_time_zones_make_no_difference() -> None:
 
 
 def test_nothing_else_in_the_package_rounds_seconds_to_milliseconds() -> None:
-    """`ServerClock` is the one other place: its bounds of ZooKeeper's time are cut, or rounded up, on purpose."""
+    """The only exception is `ServerClock`, which rounds its bounds of ZooKeeper's time down or up on purpose."""
     package = Path(aiozkqueue.__file__).parent
     wrong: list[str] = []
     for file in sorted(package.rglob("*.py")):

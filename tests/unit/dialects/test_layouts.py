@@ -1,4 +1,4 @@
-"""Names and bytes of Curator and kazoo, as their clients write and read them."""
+"""The names and bytes of Curator and kazoo, as their clients write and read them."""
 
 from __future__ import annotations
 

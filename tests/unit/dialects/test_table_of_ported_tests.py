@@ -1,4 +1,4 @@
-"""The tests that the table of Curator's and kazoo's own tests names exist."""
+"""The tests that are named in the table of Curator's and kazoo's own tests exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "dialects"
-#: What theirs are called in the table, too.
+#: Names of our tests in the table. Some of kazoo's own tests have such names, too.
 OURS = re.compile(r"`(test_[a-z_]+)`")
 
 

@@ -1,4 +1,4 @@
-"""The figures on the pages equal those of the run that they name."""
+"""The figures on the pages are those of the recorded run that the pages name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPARISON, PERFORMANCE, WHEN_NOT, BUNDLES = (
 
 
 def rate(case: str) -> str:
-    """Messages per second, three digits of it."""
+    """Return the messages per second, with three significant digits."""
     cases = RUN["cases"]
     found = case if case in cases else next(name for name in cases if name.startswith(case))
     return rounded(cases[found]["messages_per_second"])
@@ -42,7 +42,7 @@ def requests(case: str) -> float:
 
 
 def deep(run: str, figure: str) -> str:
-    """A rate of a deep queue, three digits of it."""
+    """Return a rate of the deep queue, with three significant digits."""
     return rounded(_of_deep(run, f"{figure}, messages/s"))
 
 

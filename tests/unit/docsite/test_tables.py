@@ -1,4 +1,4 @@
-"""The reference lists every option in a table: of functions, of records, of commands and of Spark."""
+"""The reference has tables with every option of functions, records, commands and Spark."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 ROOT = Path(__file__).parents[3]
-#: From this number of keyword-only options, a function lists its parameters.
+#: A function with at least this many keyword-only options lists its parameters.
 MANY = 3
-#: Classes that users do not create: a queue makes them.
+#: Classes that users do not create themselves.
 MADE = {"aiozkqueue.Consumer", "aiozkqueue.Listener"}
 
 
 @cache
 def package() -> griffe.Module:
-    """The package as mkdocstrings reads it."""
+    """The package, as mkdocstrings reads it."""
     loaded = griffe.load("aiozkqueue", search_paths=[ROOT], extensions=griffe.load_extensions(Docstrings()))
     assert isinstance(loaded, griffe.Module)
     return loaded
 
 
 def listed(path: str) -> dict[str, Any]:
-    """Return the rows of an object's tables: the type by name."""
+    """Return the rows of an object's tables, as types by names."""
     found = package()[documented()[path].home.removeprefix("aiozkqueue.")]
     parser = griffe.Parser.google
     options = {"warn_missing_types": False, "warn_unknown_params": False}
@@ -153,4 +153,4 @@ def test_each_option_of_spark_is_in_the_table_of_its_page() -> None:
     with pytest.raises(zq.InvalidOptionError) as refused:
         parse_options({"unknown": ""})
     known = set(str(refused.value).partition("the options are ")[2].split(", "))
-    assert known - shown == {"path"}, "the argument of `load` and `save`, which the row of `queue` describes"
+    assert known - shown == {"path"}, "the row of `queue` describes the argument of `load` and `save`"

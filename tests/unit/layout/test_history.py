@@ -1,4 +1,4 @@
-"""History records: what is written is read back, names sort by time, and no bytes cause an error."""
+"""History records are read back as written, their names sort by time, and any bytes are read or refused."""
 
 from __future__ import annotations
 

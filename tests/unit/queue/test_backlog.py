@@ -30,7 +30,7 @@ def place(number: int) -> str:
 
 
 def fill(backlog: Backlog, names: list[str], locked: set[str], now: float) -> None:
-    """Store the listing of a lane that came in at once."""
+    """Store the listing of a lane that arrives at once."""
     dealt = backlog.deal("items")
     dealt.take(backlog.digest(names))
     backlog.fill("items", dealt, Strings(locked), now)
@@ -73,7 +73,7 @@ def test_an_item_is_free_again_when_its_lock_is_gone() -> None:
 
 def test_an_item_reported_twice_is_offered_once() -> None:
     backlog = listed(1, 2, locked={"ID1"})
-    backlog.add_reported("items", {name(1): "ID1"}, 0)  # its lock was taken away
+    backlog.add_reported("items", {name(1): "ID1"}, 0)  # the lock was removed
     backlog.add_reported("items", {name(3): "ID3"}, 0)
     backlog.add_reported("items", {name(3): "ID3"}, 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
@@ -157,8 +157,8 @@ def test_an_item_that_this_consumer_holds_itself_is_never_due_for_stealing() -> 
 
 
 @pytest.mark.parametrize("later", ["a", "b"])
-def test_an_item_may_be_stolen_from_the_moment_that_was_foretold(later: str) -> None:
-    """Also an item that has become this consumer's own by a new share: a timer that came too early would run again."""
+def test_an_item_may_be_stolen_from_the_announced_moment_on(later: str) -> None:
+    """This includes an item that has moved into this consumer's share. A timer that is too early would run again."""
     backlog = Backlog(Random(1))
     mine = Partition.among("a", ["a", "b"])
     backlog.reshare(mine)
@@ -178,7 +178,7 @@ def foreign() -> ForeignBacklog:
 
 
 def test_a_foreign_item_reported_during_a_listing_keeps_its_place() -> None:
-    """The server may have read the names before it came, so that it is not among them."""
+    """The server may have read the names before the item was created, so that the listing does not contain it."""
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.add_reported("items", {"queue-0000000002": "0000000002"}, 0)
@@ -196,7 +196,7 @@ def test_a_foreign_item_returned_during_a_listing_is_offered_once() -> None:
 
 
 def relisted_by(rank: int, count: int, numbers: range) -> Backlog:
-    """Return what one consumer keeps of two listings that are a long time apart."""
+    """Return the items that one consumer keeps of two listings with a long time between them."""
     backlog = Backlog(Random(rank))
     backlog.reshare(Partition(rank, count))
     for now in (0, 100):
@@ -221,7 +221,7 @@ def test_consumers_without_own_items_rarely_take_the_same_ones() -> None:
     taken = list[str]()
     for rank in range(1, 16):
         backlog = relisted_by(rank, 16, of_first)
-        assert backlog.pop(1600, free, 100) == [], "none is taken without a look at which are the nearest"
+        assert backlog.pop(1600, free, 100) == [], "no item is taken without a comparison of the distances"
         taken += backlog.steal(free, now=100)
     assert taken
     assert len(set(taken)) > 0.8 * len(taken)

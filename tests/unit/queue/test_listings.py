@@ -1,4 +1,4 @@
-"""The names that collectors keep of a listing, however it is split."""
+"""The names of a listing that collectors keep, however the listing is split."""
 
 from __future__ import annotations
 

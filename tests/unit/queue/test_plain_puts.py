@@ -1,4 +1,4 @@
-"""Puts without options that are kept as arrays: they are what a list of the same puts is."""
+"""Puts without options, which are kept as arrays, are equivalent to a list of the same puts."""
 
 from __future__ import annotations
 

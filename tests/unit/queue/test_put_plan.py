@@ -1,4 +1,4 @@
-"""The additions of a put with options to its create."""
+"""The operations that the options of a put add to its create."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KeyNode(PutHook):
-    """A znode that may be there only once."""
+    """A znode that may exist only once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,13 +46,13 @@ class KeyNode(PutHook):
 
 
 class Elsewhere:
-    """A place of its own."""
+    """A separate path for the item."""
 
     ready = True
     needs_time = False
 
     async def prepare(self) -> None:
-        """Nothing to find out."""
+        """Read nothing."""
 
     def path(self, prefix: str) -> str:
         return f"lanes/own/{prefix}"
@@ -111,7 +111,7 @@ async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, er
     part = Puts([Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
     atomic_write = AtomicWrite("t", part)
     operations_of(part)
-    operations_of(part)  # the attempt that came before was refused because of another
+    operations_of(part)  # the previous attempt was refused because of another operation
     if error is None:
         atomic_write.succeed(None)
     else:

@@ -1,4 +1,4 @@
-"""Containers of very many strings behave like a list and a set."""
+"""Containers for very many strings behave like a list and a set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_names_are_kept_in_their_order(added: list[list[str]]) -> None:
     assert kept != [*names, "another"]
 
 
-def test_a_name_behind_the_last_is_an_error() -> None:
+def test_an_index_after_the_last_name_is_an_error() -> None:
     with pytest.raises(IndexError):
         Names(["a"])[1]
 

@@ -20,7 +20,7 @@ async def spin() -> None:
 
 
 class Waiting:
-    """A task that waits for a future, by ``wait_settled`` inside whatever surrounds it."""
+    """A task that waits for a future with ``wait_settled``, inside a given context."""
 
     def __init__(self, grace: float | None = None, limit: float | None = None) -> None:
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -40,7 +40,7 @@ async def test_the_wait_returns_when_the_future_is_done_and_leaves_its_result() 
     waiting.future.set_exception(KeyError())
     await task
     assert isinstance(waiting.future.exception(), KeyError)
-    await wait_settled(waiting.future)  # done already: at once
+    await wait_settled(waiting.future)  # the future is already done
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
@@ -134,7 +134,7 @@ async def test_a_cancellation_does_not_change_the_limit() -> None:
     task.cancel()
     ended, _ = await asyncio.wait((task,), timeout=30)
     assert asyncio.get_running_loop().time() - start > 0.28
-    waiting.future.cancel()  # whoever waits for it still, waits no longer
+    waiting.future.cancel()  # end the remaining waits
     assert ended
     assert task.cancelled()
 

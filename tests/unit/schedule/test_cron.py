@@ -1,4 +1,4 @@
-"""The occurrences of a job are those of Debian's cron, also where the clock is put forward or back."""
+"""The occurrences of a job are those of Debian's cron, also at clock changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BERLIN = "Europe/Berlin"
 
 
 def ms(text: str, zone: str = "UTC") -> int:
-    """A moment; one that the clock shows twice is the first."""
+    """Return a moment in milliseconds. For a local time that occurs twice, it is the first one."""
     return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 

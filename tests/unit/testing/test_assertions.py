@@ -1,4 +1,4 @@
-"""The assertions about queues, and their messages when they fail."""
+"""The assertions about queues, and their messages if they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries for tests of handlers follow the rules of real ones, without a server."""
+"""Recorded deliveries, for tests of handlers without a server, follow the rules of real deliveries."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_an_error_in_a_block_rolls_back_and_discards_the_puts() -> None:
             made.put("other", b"never")
             raise KeyError
     assert (made.outcome, made.puts, made.retry_delay) == (zq.Outcome.ROLLED_BACK, [], None)
-    await made.rollback()  # again: nothing to do, as with a real one
+    await made.rollback()  # a second rollback does nothing, as with a real delivery
     with pytest.raises(TransactionClosedError, match="already rolled back"):
         await made.commit()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Cycle:
-    """Garbage that only a search finds."""
+    """Garbage in a cycle, which only the collector finds."""
 
     def __init__(self) -> None:
         self.itself = self

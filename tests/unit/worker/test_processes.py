@@ -26,7 +26,7 @@ async def until_exists(path: Path) -> None:
 async def test_processes_that_end_at_the_same_moment_end_the_command_with_their_status(
     tmp_path: Path, attempt: int
 ) -> None:
-    """All wait for one end of file, so while the first is reaped, others have ended too."""
+    """All processes wait for the same end of file, so when the first is reaped, others have also ended."""
     gate = tmp_path / f"gate{attempt}"
     os.mkfifo(gate)
     waiting = ["sh", "-c", 'read line < "$1"; exit 3', "sh", str(gate)]
@@ -39,7 +39,7 @@ async def test_processes_that_end_at_the_same_moment_end_the_command_with_their_
     assert await supervise([*[waiting] * 12, opening]) == 3
 
 
-async def test_a_process_that_a_nameless_signal_killed_is_replaced(
+async def test_a_process_that_was_killed_by_a_signal_without_a_name_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     number = signal.SIGRTMIN + 6
@@ -78,7 +78,7 @@ async def test_a_cancelled_supervisor_kills_a_process_that_ignores_sigterm(
 async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigterm(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """They are in other process groups: a closing terminal does not reach them."""
+    """The processes are in other process groups, so a closing terminal does not signal them."""
     started, stopped = tmp_path / "started", tmp_path / "stopped"
     waiting = 'trap \'touch "$2"; exit\' TERM; touch "$1"; while :; do sleep 0.1; done'
     supervised = ["sh", "-c", waiting, "sh", str(started), str(stopped)]

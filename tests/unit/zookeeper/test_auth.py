@@ -28,7 +28,7 @@ def test_credentials_and_acls_compare_by_value() -> None:
 
 
 def test_a_digest_acl_holds_the_hash_that_the_server_computes() -> None:
-    # The example of ZooKeeper's own documentation: super:admin.
+    # The example super:admin in ZooKeeper's documentation.
     assert Acl.digest("super", "admin").id == "super:xQJmxLMiHGwaqBvst5y6rkB6HQs="
 
 

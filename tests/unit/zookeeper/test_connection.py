@@ -1,4 +1,4 @@
-"""The connection on a transport made of lists: the bytes written, and the effect of any bytes read on requests."""
+"""A connection on a transport of lists: the bytes that it writes, and the effect of any received bytes on requests."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_a_server_that_drops_requests_is_left_alone_for_longer_each_time_u
         with pytest.raises(ThrottledError):
             await dropped
         rests.append(dropping.until - loop.time())
-        dropping.until = 0.0  # as if the rest were over
+        dropping.until = 0.0  # as if the pause had ended
     assert rests[0] > 0
     assert all(after > before for before, after in pairwise(rests))
     carried_out = peer.request()

@@ -1,4 +1,4 @@
-"""An outage is logged rarely, and more rarely the longer it lasts."""
+"""An outage is logged rarely, and less often the longer it lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoders against aiozk's records, written independently; the decoders against known replies and random bytes."""
+"""The encoders are tested against aiozk's records, and the decoders with known replies and random bytes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_refused_multi_names_the_first_operation_that_failed_and_its_path(resu
 
 
 def test_a_multi_refused_for_an_expired_session_names_no_operation() -> None:
-    """A server that closes the session answers so, inside the multi's results."""
+    """A server that closes the session reports it inside the results of the multi."""
     decode = wire.multi([Create("/a"), Delete("/b")], chroot="", acl=_ACL_BYTES).decode
     with pytest.raises(SessionExpiredError):
         decode(_refused([-112, -2]), 0)
