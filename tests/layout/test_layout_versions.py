@@ -76,7 +76,7 @@ async def test_messages_that_an_older_version_stored_are_read_taken_and_settled(
     assert await left(hosts, story.queues) == []
 
 
-def test_a_program_that_knows_no_bundles_refuses_their_queues_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_does_not_know_bundles_names_their_queues_in_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     (stored,) = [znode.data for znode in DUMPS["v1-bundles"].znodes if znode.path == "/zms/bundled"]
     assert StoredConfig.decode(stored).bundled
     monkeypatch.setattr(configuration, "_KNOWN", frozenset[str]())

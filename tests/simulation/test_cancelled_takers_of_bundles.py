@@ -12,7 +12,7 @@ MOMENTS = [step / 2000 for step in range(60)]
 BODIES = [b"0", b"1", b"2", b"3"]  # the first message is a single item
 
 
-def test_messages_that_a_cancelled_taker_has_not_received_are_no_dead_letters() -> None:
+def test_messages_that_a_cancelled_taker_has_not_received_do_not_become_dead_letters() -> None:
     assert run_virtual(consumed_and_dead_letters, limit=1000) == (BODIES, [])
 
 

@@ -176,7 +176,7 @@ def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it(
     run_virtual(main)
 
 
-def test_a_slot_that_was_made_before_an_outage_is_no_measurement_of_the_time() -> None:
+def test_a_slot_that_was_made_before_an_outage_is_not_a_measurement_of_the_time() -> None:
     async def main() -> None:
         cluster, loop = make_cluster(), asyncio.get_running_loop()
         lost = Outage(cluster.ensemble, 15)
@@ -248,7 +248,7 @@ def test_the_lifetime_of_a_message_begins_at_its_put_if_the_measurement_of_the_t
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("by", [HOUR, -HOUR])
 @pytest.mark.parametrize("priority", [0, 3])
-def test_a_message_for_a_moment_is_delivered_then_by_the_clock_of_the_leader(
+def test_a_message_put_for_a_date_is_delivered_at_that_date_by_the_clock_of_the_leader(
     by: float, servers: int, priority: int
 ) -> None:
     async def main() -> None:

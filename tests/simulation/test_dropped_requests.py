@@ -92,7 +92,7 @@ def test_a_call_whose_requests_are_all_dropped_ends_at_its_deadline_and_nothing_
     assert stored == [b"1", b"3"]
 
 
-def test_a_call_ends_well_when_the_server_carries_out_requests_again() -> None:
+def test_a_call_succeeds_when_the_server_processes_requests_again() -> None:
     async def main() -> list[bytes]:
         async with simulated() as cluster, cluster.connect() as session:
             jobs, loop = session.queue("jobs"), asyncio.get_running_loop()

@@ -15,7 +15,7 @@ SESSIONS = 16
 MESSAGES = 64
 
 
-def test_idle_consumers_do_not_look_for_the_counters_of_a_queues_first_bundle() -> None:
+def test_idle_consumers_do_not_read_the_counters_of_a_queues_first_bundle() -> None:
     async def main() -> int:
         async with simulated() as cluster, AsyncExitStack() as stack:
             producer = await stack.enter_async_context(cluster.connect())

@@ -99,7 +99,7 @@ def test_an_occurrence_whose_key_is_held_is_left_out_or_put_when_the_key_is_free
     "odd",
     [{"options": {"headers": [1]}}, {"options": {"headers": "abc"}}, {"tolerance": 1e307}, {"cron": "0 0 31 2 *"}],
 )
-def test_an_odd_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
+def test_a_defective_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
     """Another program has stored the defective job."""
 
     async def program(session: zq.QueueSession) -> None:
@@ -116,7 +116,7 @@ def test_an_odd_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
     play(program)
 
 
-def test_an_unforeseen_error_with_a_job_does_not_stop_the_others(
+def test_an_unexpected_error_of_a_job_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def odd(cron: Cron, **options: Any) -> list[int]:

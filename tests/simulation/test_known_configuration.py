@@ -234,7 +234,7 @@ def test_nothing_is_claimed_while_messages_are_held_under_the_rules_before_order
 
 @pytest.mark.parametrize("change", ["history", "policy", "pause"])
 @pytest.mark.parametrize("rule", ["group", "ordered"])
-def test_a_transaction_takes_on_in_order_after_a_change_of_the_configuration(rule: str, change: str) -> None:
+def test_a_transaction_continues_to_take_in_order_after_a_change_of_the_configuration(rule: str, change: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other, consumer = sessions
         jobs, mine = operator.queue("jobs"), consumer.queue("jobs")
@@ -357,7 +357,7 @@ def test_the_release_of_a_ledger_leaves_what_another_ledger_holds() -> None:
     play(program)
 
 
-def test_a_running_message_of_a_ledger_s_bundle_is_not_cancelled() -> None:
+def test_a_running_message_in_the_bundle_of_a_ledger_is_not_cancelled() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         session, operator = sessions
         jobs = operator.queue("jobs")

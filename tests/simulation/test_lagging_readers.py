@@ -280,7 +280,7 @@ async def ledger_release(pair: Pair) -> None:
         ledger_release,
     ],
 )
-def test_a_call_knows_what_was_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
+def test_a_call_sees_all_changes_that_were_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
     import_module("cronsim")  # imported before the virtual loop runs
     near = partial(float, 0.001)
 

@@ -99,7 +99,7 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
 
 
 @pytest.mark.parametrize("group", ["A/batch-0000000000", "A/", "A/../A", "../items", "..", ".", "", "B"])
-def test_a_name_of_no_ledger_changes_nothing(group: str) -> None:
+def test_the_name_of_an_unknown_ledger_changes_nothing(group: str) -> None:
     async def main() -> None:
         cluster = make_cluster()
         async with cluster.connect() as session:

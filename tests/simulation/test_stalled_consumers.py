@@ -104,7 +104,7 @@ def test_a_consumer_is_idle_after_its_queue_with_a_delayed_message_was_created_a
 @pytest.mark.parametrize(("before", "after"), [(None, True), (True, False)])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 @pytest.mark.parametrize("rest", [0, 0.01, 0.02, 0.04, 1])
-def test_a_taker_goes_on_after_the_order_was_switched_while_its_session_held_a_message(
+def test_a_taker_continues_after_the_order_was_switched_while_its_session_held_a_message(
     before: bool | None,  # noqa: FBT001 - a case
     after: bool,  # noqa: FBT001 - a case
     end: str,

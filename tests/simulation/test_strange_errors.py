@@ -79,7 +79,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("way", [listener, batches, transactions, consume])
-def test_a_strange_error_of_a_handler_costs_its_message_its_attempts(way: Way, error: str) -> None:
+def test_a_strange_error_of_a_handler_uses_up_the_attempts_of_its_message(way: Way, error: str) -> None:
     done: list[bytes] = []
 
     def handle(message: zq.Message[bytes]) -> None:

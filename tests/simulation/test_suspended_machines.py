@@ -122,7 +122,7 @@ def test_a_virtual_machine_that_was_paused_with_its_date_measures_the_time_in_it
 
 @pytest.mark.parametrize("ends_session", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 2 * HOUR])
-def test_the_figures_after_a_suspension_count_the_time_of_it(seconds: float, *, ends_session: bool) -> None:
+def test_the_figures_after_a_suspension_include_its_duration(seconds: float, *, ends_session: bool) -> None:
     """The session has not written since, so it has not measured ZooKeeper's time again."""
 
     async def main() -> None:

@@ -117,7 +117,7 @@ def test_a_checkpoint_with_another_group_queue_root_or_ensemble_is_refused_and_n
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_root_continues_with_what_is_there_if_an_option_says_so(
+def test_a_checkpoint_of_another_root_continues_with_the_stored_messages_if_an_option_allows_it(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"1", b"2", b"3", b"4")

@@ -130,7 +130,7 @@ def test_a_payload_that_python_cannot_read_does_not_decode(payload: bytes) -> No
         (ArrayType(StructType([StructField("a", StringType())])), b'{"v": [{"a": "\\ude00\\ud83d"}]}'),
     ],
 )
-def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_to_it(
+def test_a_text_that_utf_8_cannot_encode_does_not_decode_and_does_not_affect_other_rows(
     kind: DataType, payload: bytes
 ) -> None:
     options = parse_options({"hosts": "nowhere", "queue": "orders", "mode": "DEADLETTER"})
@@ -155,12 +155,12 @@ def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_
         ("Etc/GMT-3", 3),
     ],
 )
-def test_a_zone_has_each_form_that_a_session_of_spark_gives_it(name: str, hours: float) -> None:
+def test_a_time_zone_is_accepted_in_each_form_of_a_spark_session(name: str, hours: float) -> None:
     assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)  # noqa: DTZ001 - the time is in that zone
 
 
 @pytest.mark.parametrize("name", ["", "+24:00", "+99", "+01:60", "GMT+", "Mars", "../UTC", "+1:0"])
-def test_another_zone_is_refused(name: str) -> None:
+def test_another_form_of_time_zone_is_refused(name: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match="give the name of a region"):
         zone_of(name)
 

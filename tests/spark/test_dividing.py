@@ -52,7 +52,7 @@ def test_shares_have_about_the_same_size_and_none_is_empty(pieces: Sequence[Piec
         ([Piece(100, 10), Piece(10, 100)], 2, [100, 10]),
     ],
 )
-def test_some_divisions(pieces: Sequence[Piece], shares: int, divided: list[int]) -> None:
+def test_pieces_are_divided_as_in_these_examples(pieces: Sequence[Piece], shares: int, divided: list[int]) -> None:
     assert divide(pieces, shares) == divided
 
 
@@ -64,7 +64,7 @@ BODIES = [b"x" * 50_000, *[b"y"] * 40, b"x" * 50_000, *[b"y"] * 80]
     "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
 )
 @pytest.mark.parametrize("sample", [500, 64], ids=["each size is read", "some sizes are read"])
-def test_tasks_of_a_stream_read_about_as_many_bytes(
+def test_tasks_of_a_stream_read_about_the_same_number_of_bytes(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, bundles: bool, sample: int
 ) -> None:
     monkeypatch.setattr(dividing, "_SAMPLE", sample)

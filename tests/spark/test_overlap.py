@@ -154,7 +154,7 @@ async def test_the_next_offset_waits_until_its_batch_is_prepared(zookeeper: str,
             await asyncio.to_thread(driver.reader.stop)
 
 
-async def test_a_query_that_stops_gives_the_prepared_batch_back_and_keeps_the_one_that_spark_knows(
+async def test_a_query_that_stops_returns_the_prepared_batch_and_keeps_the_batch_that_spark_knows(
     options: dict[str, str],
 ) -> None:
     await asyncio.to_thread(put, options, b"1", b"2", b"3", b"4", b"5", b"6")

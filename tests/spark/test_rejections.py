@@ -77,7 +77,7 @@ def test_rejected_messages_become_dead_letters_and_the_others_are_written(
     assert left(options) == (0, 0, 0)
 
 
-def test_messages_of_no_current_batch_and_wrong_columns_are_refused(
+def test_messages_outside_the_current_batch_and_wrong_columns_are_refused(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"waiting")

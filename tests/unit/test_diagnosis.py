@@ -156,12 +156,12 @@ def test_a_number_of_one_has_its_noun_in_the_singular(change: dict[str, Any], ex
     assert finding.text == expected
 
 
-def test_files_within_the_limit_and_unknown_sizes_are_no_finding() -> None:
+def test_files_within_the_limit_and_unknown_sizes_are_not_a_finding() -> None:
     servers = [replace(WELL.servers[0], files=9 * 1024**3), WELL.servers[1]]
     assert diagnose(replace(WELL, servers=servers), []).findings == []
 
 
-def test_the_counter_of_a_lane_without_puts_is_no_finding() -> None:
+def test_the_counter_of_a_lane_without_puts_is_not_a_finding() -> None:
     facts = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 1, 2**31 - 5)], put_lanes=["/zms/q/lanes/s0g1"])
     assert diagnose(WELL, [facts]).findings == []
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ([], "0001000102"),
     ],
 )
-def test_the_frame_is_curators(messages: list[bytes], stored: str) -> None:
+def test_the_frame_has_curators_format(messages: list[bytes], stored: str) -> None:
     assert frame(messages).hex() == stored
     assert unframe(bytes.fromhex(stored)) == messages
 

@@ -138,7 +138,7 @@ def test_a_newer_setting_inside_a_policy_is_kept_by_a_policy_of_the_same_kind() 
 
 
 @pytest.mark.parametrize("data", [text for text in HOSTILE_JSON if text])
-def test_a_configuration_that_is_no_json_object_is_refused(data: bytes) -> None:
+def test_a_configuration_that_is_not_a_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedError):
         StoredConfig.decode(data.replace(b"attempts", b"policy"))
 
@@ -183,13 +183,13 @@ def test_hostile_bytes_are_either_read_or_refused(data: bytes) -> None:
     assert StoredConfig.decode(config.encode()) == config
 
 
-def test_a_value_that_is_no_policy_is_refused() -> None:
+def test_a_value_that_is_not_a_policy_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="policy is Fixed"):
         QueueConfig(policy=Fixed(1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "many", 2**31])
-def test_a_max_size_that_is_no_count_is_refused(size: int) -> None:
+def test_a_max_size_that_is_not_a_count_is_refused(size: int) -> None:
     with pytest.raises(InvalidOptionError, match="max_size="):
         QueueConfig(max_size=size)
 

@@ -111,7 +111,7 @@ def test_any_name_is_read_as_a_record_or_an_hour_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["2026-13-01T00", "2026-02-30T00", "2026-01-01T24", ".pins", "", "0000-01-01T00"])
-def test_a_name_of_no_hour_is_not_read_as_one(name: str) -> None:
+def test_a_name_that_is_not_an_hour_is_not_read_as_one(name: str) -> None:
     assert parse_hour(name) is None
 
 

@@ -102,7 +102,7 @@ def test_an_item_reported_before_a_listing_is_offered_once() -> None:
 
 
 @pytest.mark.parametrize("stranger", ["stranger", "", "item-", "lock-1"])
-def test_znodes_of_another_program_are_no_candidates(stranger: str) -> None:
+def test_znodes_of_another_program_are_not_candidates(stranger: str) -> None:
     backlog = listed(locked={"ID1"})
     fill(backlog, [stranger, name(2)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(2)]

@@ -68,7 +68,7 @@ def test_more_puts_are_appended() -> None:
     assert list(puts) == listed
 
 
-def test_values_that_are_no_bytes_objects_are_copied() -> None:
+def test_values_that_are_not_bytes_objects_are_copied() -> None:
     text = bytearray(b"1")
     assert encode_all(BytesCodec(), [text, memoryview(b"2"), b"3"], "jobs") == [b"1", b"2", b"3"]
     with pytest.raises(Exception, match="takes bytes, not str"):

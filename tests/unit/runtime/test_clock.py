@@ -127,7 +127,7 @@ def test_a_late_reply_does_not_discard_better_samples(server: ServerClock, clock
     assert server.then(clock.now) == 9_001_001
 
 
-def test_a_write_that_was_answered_after_an_outage_is_no_recent_sample(server: ServerClock) -> None:
+def test_a_write_that_was_answered_after_an_outage_is_not_a_recent_sample(server: ServerClock) -> None:
     server.observe(9_000_000, server.local() - TRUSTED * 1000 - 1)
     assert server.sampled
     assert not server.sampled_within(TRUSTED)

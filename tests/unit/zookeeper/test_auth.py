@@ -15,7 +15,7 @@ def test_no_text_of_credentials_contains_the_password(auth: Auth) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "a:b"])
-def test_a_user_that_the_scheme_cannot_carry_is_refused_without_naming_the_password(user: str) -> None:
+def test_a_user_that_the_scheme_cannot_encode_is_refused_without_showing_the_password(user: str) -> None:
     with pytest.raises(InvalidOptionError) as refused:
         Auth.digest(user, "s3cret")
     assert "s3cret" not in str(refused.value)

@@ -209,7 +209,7 @@ def test_a_multi_read_without_permission_raises_an_error() -> None:
         pytest.param(struct.pack(">iiqiiii", 31, -1, -1, 0, 1, 3, 3) + "/\u00e9".encode(), id="not ASCII"),
     ],
 )
-def test_a_run_of_events_ends_at_a_frame_that_is_no_plain_event(frame: bytes) -> None:
+def test_a_run_of_events_ends_at_a_frame_that_is_not_a_plain_event(frame: bytes) -> None:
     first = struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"/a"
     assert wire.decode_events(b"\0" + first + first + frame, 1) == ([wire.Event(1, 3, "/a")] * 2, 1 + 2 * len(first))
 
