@@ -55,6 +55,6 @@ async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
 
 
 CASES = [
-    Case("put, direct, beside all features", "features", 40_000, partial(put, direct=True, beside=all_in_use)),
-    Case("take + commit, beside all features", "features", 30_000, partial(drained, drain=take, beside=all_in_use)),
+    Case("put, direct, beside all features", "features", 40_000, partial(put, direct=True, other_work=all_in_use)),
+    Case("take + commit, beside all features", "features", 30_000, partial(drained, drain=take, other_work=all_in_use)),
 ]

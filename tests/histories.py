@@ -26,7 +26,7 @@ def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHE
     )
 
 
-def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecord]]) -> None:
+def store(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecord]]) -> None:
     """Store the records in the histories of these queues."""
 
     async def write() -> None:

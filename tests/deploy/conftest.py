@@ -44,8 +44,8 @@ class Promtool(Protocol):
 @pytest.fixture
 def promtool() -> Promtool:
     """A function that runs promtool and returns its output."""
-    beside = Path(sys.executable).with_name("promtool")
-    program = os.environ.get(PROMTOOL) or (str(beside) if beside.exists() else shutil.which("promtool"))
+    sibling = Path(sys.executable).with_name("promtool")
+    program = os.environ.get(PROMTOOL) or (str(sibling) if sibling.exists() else shutil.which("promtool"))
     if program is None:
         pytest.skip(f"no promtool on PATH, nor named by {PROMTOOL}; `make test` fetches it on Debian")
 

@@ -124,6 +124,8 @@ def test_six_messages_for_four_consumers() -> None:
     for number in range(6):
         item = f"item-i-{number:010d}"
         waits = {name: share.patience(item, share.offset("items")) for name, share in consumers.items()}
-        owner, *behind = sorted(waits, key=waits.__getitem__)
-        rows.append(f"{number}        {owner}" + "".join(f"       {name} {1000 * waits[name]:.0f}" for name in behind))
+        owner, *followers = sorted(waits, key=waits.__getitem__)
+        rows.append(
+            f"{number}        {owner}" + "".join(f"       {name} {1000 * waits[name]:.0f}" for name in followers)
+        )
     assert SHOWN["08-deep-queues.md"] == ["\n".join(rows) + "\n"]

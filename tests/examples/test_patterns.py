@@ -96,15 +96,15 @@ class MailServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection, connection.makefile("r") as heard:
-                self._talk(connection, heard)
+            with connection, connection.makefile("r") as received:
+                self._talk(connection, received)
 
-    def _talk(self, connection: socket.socket, heard: TextIO) -> None:
+    def _talk(self, connection: socket.socket, received: TextIO) -> None:
         def say(text: str) -> None:
             connection.sendall(f"{text}\r\n".encode())
 
         say("220 here")
-        for command in heard:
+        for command in received:
             match command.split(":")[0].split()[0].upper():
                 case "RCPT" if "nobody@" in command:
                     say("550 no such user")
@@ -113,7 +113,7 @@ class MailServer:
                     say("450 come back later")
                 case "DATA":
                     say("354 go on")
-                    self.mails.append("".join(iter(heard.readline, ".\n")))
+                    self.mails.append("".join(iter(received.readline, ".\n")))
                     say("250 taken")
                 case "QUIT":
                     say("221 bye")

@@ -16,7 +16,7 @@ from benchmarks.ours import nothing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from benchmarks.ours import Beside
+    from benchmarks.ours import OtherWork
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _no_listing_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.testing.simulator.client._GIVEN_UP", 0)
 
 
-def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
+def requests_of_a_plain_queue(other_work: OtherWork) -> list[tuple[object, ...]]:
     """Return the requests for twenty messages of a plain queue, from put to commit, without ids."""
 
     async def main() -> list[tuple[object, ...]]:
@@ -36,7 +36,7 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
             await plain.put(b"the first makes the queue")
             async with session.transaction() as tx:
                 assert await tx.take(plain) is not None
-            async with beside(session):
+            async with other_work(session):
                 before = len(trace)
                 for _ in range(10):
                     await plain.put(b"body")
@@ -48,9 +48,9 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
                 async with plain.consume(until_idle=0) as deliveries:
                     assert len([delivery async for delivery in deliveries]) == 20
                 return [
-                    transform_put
+                    shape
                     for _, _, request, _ in trace[before:]
-                    if (transform_put := shape_of(request)) is not None
+                    if (shape := shape_of(request)) is not None
                 ]
 
     return run_virtual(main)
@@ -72,9 +72,9 @@ def folder(path: str) -> str:
 
 
 def test_features_of_other_queues_add_no_requests_for_a_plain_queue() -> None:
-    alone = asked_of_a_plain_queue(nothing)
+    alone = requests_of_a_plain_queue(nothing)
     assert len(alone) > 60
-    assert asked_of_a_plain_queue(all_in_use) == alone
+    assert requests_of_a_plain_queue(all_in_use) == alone
 
 
 def test_a_feature_of_the_plain_queue_itself_changes_its_requests() -> None:
@@ -83,4 +83,4 @@ def test_a_feature_of_the_plain_queue_itself_changes_its_requests() -> None:
         await session.queue("plain").configure(zq.QueueConfig(history=zq.History()))
         yield
 
-    assert asked_of_a_plain_queue(history) != asked_of_a_plain_queue(nothing)
+    assert requests_of_a_plain_queue(history) != requests_of_a_plain_queue(nothing)

@@ -24,7 +24,7 @@ from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
 from aiozkqueue.spark.audit.records import Reading, tasks_of
 from aiozkqueue.spark.options import parse_servers
 from aiozkqueue.zookeeper import Delete
-from tests.histories import record, tell
+from tests.histories import record, store
 from tests.spark.attached import MOVE, killed_at
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ def known(servers: dict[str, str]) -> dict[str, str]:
         record(800 + n, waited=5, handled=5, outcome=End.DEAD, attempts=3, reason="<b>no such customer</b>")
         for n in range(3)
     ]
-    tell(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
+    store(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
     return servers
 
 
 def test_an_audit_passes_large_payloads_on_in_batches_of_a_few_megabytes(servers: dict[str, str]) -> None:
-    tell(servers, {"orders": [record(n, waited=1, handled=0, payload=b"x" * 50_000) for n in range(250)]})
+    store(servers, {"orders": [record(n, waited=1, handled=0, payload=b"x" * 50_000) for n in range(250)]})
 
     async def tasks() -> list[str]:
         async with zq.connect(servers["hosts"], root=servers["root"]) as session:
@@ -218,7 +218,7 @@ def test_the_command_without_spark_reports_the_same_figures(
         )
         for number in range(2000)
     ]
-    tell(servers, {"orders": records})
+    store(servers, {"orders": records})
     command = [sys.executable, "-m", "aiozkqueue.cli", "report", "orders", "--json"]
     environment = os.environ | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]}
     found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)

@@ -338,12 +338,12 @@ async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
         while not await Request(request.scope, request.receive).is_disconnected():  # noqa: ASYNC110 - the only way to ask
             await asyncio.sleep(0.01)
 
-    async def telling(scope: Scope, receive: Receive, send: Send) -> None:
+    async def signal_end(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)
         if scope["type"] == "http":
             ended.set()
 
-    async with serving(telling) as (host, port):
+    async with serving(signal_end) as (host, port):
         _, writer = await asyncio.open_connection(host, port)
         writer.write(b"POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 0\r\n\r\n")
         await asyncio.wait_for(begun.wait(), 30)

@@ -31,8 +31,8 @@ def test_the_frame_has_curators_format(messages: list[bytes], stored: str) -> No
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.binary(max_size=9))
-def test_a_frame_is_read_back_whatever_follows_it(messages: list[bytes], behind: bytes) -> None:
-    assert unframe(frame(messages) + behind) == messages
+def test_a_frame_is_read_back_whatever_follows_it(messages: list[bytes], suffix: bytes) -> None:
+    assert unframe(frame(messages) + suffix) == messages
 
 
 @given(st.binary(max_size=60), st.booleans())

@@ -172,11 +172,11 @@ async def test_the_error_of_a_failed_task_is_kept_and_reported() -> None:
     reported: list[BaseException] = []
     failed = asyncio.Event()
 
-    def tell(error: BaseException) -> None:
+    def report(error: BaseException) -> None:
         reported.append(error)
         failed.set()
 
-    owner = TaskOwner("owner", tell)
+    owner = TaskOwner("owner", report)
     await owner.start()
 
     async def fail() -> None:

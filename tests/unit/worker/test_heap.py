@@ -32,14 +32,14 @@ def test_the_collector_skips_older_objects_and_searches_new_ones() -> None:
     cycle = Cycle()
     with settled_heap():
         assert gc.get_freeze_count() > 0
-        gone = weakref.ref(cycle)
+        reference = weakref.ref(cycle)
         del cycle
         came = weakref.ref(Cycle())
         gc.collect()
         assert came() is None
-        assert gone() is not None
+        assert reference() is not None
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_young_objects_are_collected_less_often_until_the_block_ends() -> None:
