@@ -67,7 +67,7 @@ def _transactions(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
     while position + _LENGTH.size + _TRANSACTION.size <= len(data):
         _, length = _LENGTH.unpack_from(data, position)
         if length < _TRANSACTION.size:
-            return  # the padding behind the last record
+            return  # the padding after the last record
         start = position + _LENGTH.size
         session, xid, zxid, time, kind = _TRANSACTION.unpack_from(data, start)
         yield session, xid, zxid, time, kind
