@@ -65,9 +65,9 @@ class Drained(NamedTuple):
 
     seconds: float
     handled: int
-    """The messages that ours have handled."""
+    """The messages that aiozkqueue's consumers have handled."""
     creates: int
-    """The locks that ours have requested."""
+    """The locks that aiozkqueue's consumers have requested."""
 
 
 class Consumer:

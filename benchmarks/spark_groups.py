@@ -57,11 +57,11 @@ class Used(NamedTuple):
     """Seconds of CPU."""
 
     sources: float
-    """Of the Python processes of the drivers, which make and acknowledge the batches."""
+    """Seconds of the drivers' Python processes, which prepare and acknowledge the batches."""
     tasks: float
-    """Of the Python processes of the tasks."""
+    """Seconds of the tasks' Python processes."""
     spark: float
-    """Of the JVMs."""
+    """Seconds of the JVMs."""
     servers: float
 
     def since(self, before: Used) -> Used:
@@ -76,9 +76,9 @@ class Figures(NamedTuple):
     rate: float
     """Messages per second."""
     used: Used
-    """CPU, microseconds per message."""
+    """CPU time, microseconds per message."""
     load: float
-    """The load average of the last minute, when it began."""
+    """The load average of the minute before the measurement."""
 
 
 def start(folder: Path, cluster: str) -> SparkSession:

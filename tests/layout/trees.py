@@ -24,12 +24,12 @@ class Znode(BaseModel):
 
     path: str
     text: str | None = None
-    """The data, when it is UTF-8."""
+    """The data, if it is UTF-8."""
     base64: str | None = None
-    """The data, when it is not."""
+    """The data, if it is not UTF-8."""
     version: int = 0
     counter: int = 0
-    """Children it has had, which is what names the next sequential one."""
+    """The number of children ever created, which is part of the name of the next sequential child."""
     ephemeral: bool = False
     container: bool = False
 
@@ -44,9 +44,9 @@ class Dump(BaseModel):
     made_by: str
     """The version of the package."""
     stories: list[str]
-    """The names of those that it has in it."""
+    """The names of the stories in the dump."""
     known: dict[str, str]
-    """What the program knew of what it stored: ids, tokens."""
+    """Values that the program received, such as ids and tokens."""
     znodes: list[Znode]
     """In the order of their creation."""
 

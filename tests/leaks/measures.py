@@ -29,7 +29,7 @@ class Held:
     connections: int
     sessions: int
     znodes: dict[str, int]
-    """Of each folder that is not empty, what is left in it; of ``.clients``, how many clients have slots."""
+    """The number of znodes in each folder that is not empty; for ``.clients``, the number of clients with slots."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Unit:
     """Token to queue."""
     rejects: set[str] = field(default_factory=set)
     keeps: set[str] = field(default_factory=set)
-    """Tokens that its commit puts back."""
+    """The tokens of messages that its commit releases."""
     status: Status = Status.PENDING
     why: str = ""
     decided: float = float("inf")
@@ -77,14 +77,14 @@ class Final:
     """The state of the server after all clients had finished and the remaining messages had been taken."""
 
     items: dict[str, list[str]] = field(default_factory=dict)
-    """By queue, the tokens."""
+    """The tokens of the messages in each queue."""
     kept: dict[str, list[str]] = field(default_factory=dict)
-    """The tokens that are also there, and stay with a client that may come back for them."""
+    """The tokens of further messages, which a client holds that may continue later."""
     dead: dict[str, list[str]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and timers without an item."""
     strangers: list[str] = field(default_factory=list)
-    """Consumers in the registry whose session is over."""
+    """Consumers in the registry whose session has ended."""
 
     def copies(self) -> Counter[str]:
         """Return the number of stored copies of each message, without dead letters."""
@@ -98,7 +98,8 @@ class History:
     limits: dict[str, int | None] = field(default_factory=dict)
     """By queue, the number of deliveries that its policy allows: the maximum of several policies."""
     strictest: dict[str, int] = field(default_factory=dict)
-    """By queue, the fewest deliveries after which one of its policies, if it has had several, removes a message."""
+    """By queue, the fewest deliveries after which one of its policies removes a message, if it has had several
+    policies."""
     drops: set[str] = field(default_factory=set)
     """Queues whose exhausted messages are dropped."""
     units: list[Unit] = field(default_factory=list)

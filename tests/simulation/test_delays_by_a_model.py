@@ -38,7 +38,7 @@ class Run:
     cluster: Cluster
     random: Random
     due: dict[bytes, float] = field(default_factory=dict)
-    """When a message is due at the earliest, if that is certain."""
+    """The earliest time when a message is due, if that is certain."""
     held: set[bytes] = field(default_factory=set)
     ended: set[bytes] = field(default_factory=set)
     set_at: float = -UNSURE

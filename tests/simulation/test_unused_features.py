@@ -47,11 +47,7 @@ def requests_of_a_plain_queue(other_work: OtherWork) -> list[tuple[object, ...]]
                         tx.put(plain, b"result")
                 async with plain.consume(until_idle=0) as deliveries:
                     assert len([delivery async for delivery in deliveries]) == 20
-                return [
-                    shape
-                    for _, _, request, _ in trace[before:]
-                    if (shape := shape_of(request)) is not None
-                ]
+                return [shape for _, _, request, _ in trace[before:] if (shape := shape_of(request)) is not None]
 
     return run_virtual(main)
 

@@ -28,14 +28,14 @@ class ServerRecord:
     """The contents of the logs of all servers."""
 
     ended: dict[int, float] = field(default_factory=dict[int, float])
-    """When each session ended, in seconds since 1970."""
+    """The time when each session ended, in seconds since 1970."""
     expired: set[int] = field(default_factory=set[int])
-    """Those that the server ended by itself."""
+    """The sessions that the server ended itself."""
     epochs: set[int] = field(default_factory=set[int])
-    """One for each leader that was elected and wrote something."""
+    """The epochs of the leaders that wrote after their election."""
     transactions: set[int] = field(default_factory=set[int])
     bundles: set[str] = field(default_factory=set[str])
-    """The names of those that were stored."""
+    """The names of the stored bundles."""
 
 
 def read(folders: Iterable[Path]) -> ServerRecord:

@@ -21,12 +21,12 @@ class Waits:
     """The longest waits, in seconds."""
 
     by_kind: dict[str, float] = field(default_factory=dict[str, float])
-    """From the fault (or the put, when that came later) to the hand-over, by the kind of the fault."""
+    """The longest wait for each kind of fault: from the fault, or from a later put, to the delivery."""
     longest: float = 0.0
     token: str = ""
     fault: str = ""
     undisturbed: float = 0.0
-    """The longest of those that no fault fell upon."""
+    """The longest wait without a fault."""
 
 
 def longest_waits(history: History, faults: Sequence[InjectedFault]) -> Waits:

@@ -67,14 +67,14 @@ class Tally:
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter[str])
     ended: Counter[str] = field(default_factory=Counter[str])
-    """How queries ended: well, stopped, or with which error."""
+    """The ends of queries: without an error, stopped, or with the name of an error."""
     lost: set[bytes] = field(default_factory=set[bytes])
     doubled: int = 0
     written: int = 0
     left: int = 0
     dead: int = 0
     untakeable: set[bytes] = field(default_factory=set[bytes])
-    """Messages that ZooKeeper stores, and that no consumer gets after all ledgers have been released."""
+    """Stored messages that no consumer gets after all ledgers have been released."""
 
 
 class Soak:

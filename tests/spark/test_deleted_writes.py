@@ -48,7 +48,7 @@ class Deletion:
     again: bool
     """Whether the queue is created again."""
     rows: int = 0
-    """The rows that consumers could take before."""
+    """The number of rows that consumers could take before the deletion."""
 
     async def __call__(self) -> None:
         async with zq.connect(self.options["hosts"], root=self.options["root"], janitor=False) as other:

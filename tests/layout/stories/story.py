@@ -32,7 +32,7 @@ class Old:
     session: zq.QueueSession
     known: dict[str, str] = field(default_factory=dict)
     open: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """What is left open until everything has been written down."""
+    """The resources that stay open until the dump is complete."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Story(Protocol):
     """The story of a feature."""
 
     queues: tuple[str, ...]
-    """Of which nothing is left in the end but their names."""
+    """The queues that are empty at the end."""
 
     async def made(self, old: Old) -> None: ...
     async def found(self, now: Now) -> None: ...

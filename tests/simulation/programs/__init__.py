@@ -39,7 +39,7 @@ class Feature:
     relax: Preparation | None = None
     """Runs after the faults: makes each remaining message available to the last consumer."""
     apart: bool = False
-    """Whether it changes the queues of every program, and has histories of its own."""
+    """Whether the feature changes the queues of every program, and therefore has separate histories."""
 
 
 features: dict[str, Feature] = {}

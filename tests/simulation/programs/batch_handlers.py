@@ -24,7 +24,7 @@ class Call:
     """One call of a handler."""
 
     limit: int
-    """The most messages that it may get."""
+    """The maximum number of messages that it may get."""
     tokens: list[str]
     work: Unit
     """The commit: the messages that the handler has not failed, and its puts."""
@@ -36,7 +36,7 @@ class Calls:
 
     calls: list[Call] = field(default_factory=list[Call])
     rejected: list[Unit] = field(default_factory=list["Unit"])
-    """Each message that a handler has rejected, apart."""
+    """One unit for each message that a handler has rejected."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:

@@ -50,7 +50,7 @@ class InHand:
     puts: dict[str, Action] = field(default_factory=dict[str, Action])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     cancelled: dict[str, list[Cancelled]] = field(default_factory=dict[str, "list[Cancelled]"])
-    """By token."""
+    """The cancellations of each message, by token."""
     running: list[Running] = field(default_factory=list["Running"])
     handled: list[str] = field(default_factory=list[str])
     """The tokens that handlers have put by their commits."""
@@ -58,9 +58,9 @@ class InHand:
     """The tokens that are stored at the end."""
     leftovers: list[str] = field(default_factory=list[str])
     taken: float = NEVER
-    """When the run began to take what was left, whatever its clients still did."""
+    """The time when the run began to take the remaining messages, whatever its clients still did."""
     over: float = NEVER
-    """The end of the history; processes that were killed go on after it."""
+    """The end of the history. Killed processes only end after it."""
 
     def gone(self, tokens: Iterable[str]) -> float:
         """Return when the first cancellation of one of these messages was reported."""

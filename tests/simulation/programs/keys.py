@@ -43,7 +43,7 @@ class KeyedPut(Action):
     queue: str = ""
     key: str = ""
     number: int = 0
-    """Its number among the puts of its key, which follow each other."""
+    """Its number among the puts with its key, which are made one after another."""
     refused: bool = False
     """Whether it was refused because another message had the key."""
 

@@ -32,9 +32,10 @@ class Released:
     """The calls that end the lease on a message, whoever holds it."""
 
     calls: defaultdict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
-    """By token of the message, the beginning and the end of each; infinity if it may be applied at any later time."""
+    """By token of the message, the beginning and the end of each call; infinity if it may be applied at any later
+    time."""
     taken: dict[Delivery, float] = field(default_factory=dict)
-    """The earliest beginning of each lease: the answer may arrive later."""
+    """The earliest start of each lease, since the answer may arrive later."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:

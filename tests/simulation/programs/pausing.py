@@ -25,7 +25,7 @@ class Rested:
     """Each pause, from the reply to its request until the request to resume."""
     claims: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     ended: float = float("inf")
-    """When the run asked to resume the queue at its end, whatever its clients still do."""
+    """The time when the run requested to resume the queue at its end, whatever its clients still do."""
     taken: bool = False
     """Whether a client pauses it now: another client must not resume it meanwhile."""
 

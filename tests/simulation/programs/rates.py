@@ -33,7 +33,7 @@ class Pace:
     rate: float = 0.0
     calls: list[float] = field(default_factory=list[float])
     own: list[tuple[float, list[float]]] = field(default_factory=list[tuple[float, list[float]]])
-    """The rate of each listener that has one of its own, and its calls."""
+    """The rates of the listeners with a separate rate, each with its calls."""
     reply: float = 0.0
     """The longest time that the lease of used slots took."""
     limit: float = LONGEST_REPLY

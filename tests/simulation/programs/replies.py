@@ -26,7 +26,7 @@ class Calls:
     got: dict[str, str] = field(default_factory=dict[str, str])
     """By token of the message, the reply that its caller got."""
     missed: dict[str, float] = field(default_factory=dict[str, float])
-    """By token, when a call without a reply ended."""
+    """By token, the end of a call without a reply."""
     given: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
     """By reply, the commit that it belongs to."""
 

@@ -30,7 +30,7 @@ class Batches:
     held: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     """Its messages when it was sealed: tokens, with the paths of their items or bundles."""
     made: dict[int, float] = field(default_factory=dict[int, float])
-    """The time when its manifest was created: before that it held no message."""
+    """The time when its manifest was created. Before that, the batch held no messages."""
     begun: dict[int, float] = field(default_factory=dict[int, float])
     """The time when its acknowledgement was first seen: it is marked, or some of its messages have ended."""
     gone: dict[int, set[str]] = field(default_factory=dict[int, set[str]])

@@ -92,7 +92,7 @@ class Driver:
     ledger: Ledger
     checkpoint: Checkpoint
     lenient: bool
-    """Whether it continues where data may be lost: ``failOnDataLoss=false``."""
+    """Whether the query continues if data may have been lost (``failOnDataLoss=false``)."""
     handed: tuple[int, str] | None = None
 
 

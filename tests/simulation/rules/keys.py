@@ -24,7 +24,7 @@ class Life:
 
     key: str
     number: int
-    """The number of this put among the puts of its key, which follow each other."""
+    """The number of this put among the puts with its key, which are made one after another."""
     began: float
     put: float = NEVER
     """The time when the producer learned that it is stored."""
@@ -48,7 +48,7 @@ class Keyed:
     collapsing: bool = False
     unique: bool = False
     polls: list[tuple[float, list[tuple[Life, float]]]] = field(default_factory=list)
-    """Of each poll: its start, and its messages, each with the time since when it was waiting."""
+    """The start of each poll, and its messages, each with the time since which it was waiting."""
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and keys on the server that belong to no message."""
 

@@ -36,7 +36,7 @@ class Waits:
     """The due time on the clock, by token and attempt."""
     shown: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     gave_up: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Of each take without a message: the end of its timeout on the clock, and the time of its return."""
+    """For each take without a message, the end of its timeout on the clock, and the time of its return."""
     late: float = 0.0
     """The maximum delay of a delivery after its due time."""
 
