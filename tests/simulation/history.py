@@ -98,8 +98,7 @@ class History:
     limits: dict[str, int | None] = field(default_factory=dict)
     """By queue, the number of deliveries that its policy allows: the maximum of several policies."""
     strictest: dict[str, int] = field(default_factory=dict)
-    """By queue, the fewest deliveries after which one of its policies removes a message, if it has had several
-    policies."""
+    """By queue, the fewest deliveries after which any of its policies removes a message."""
     drops: set[str] = field(default_factory=set)
     """Queues whose exhausted messages are dropped."""
     units: list[Unit] = field(default_factory=list)

@@ -32,8 +32,7 @@ class Released:
     """The calls that end the lease on a message, whoever holds it."""
 
     calls: defaultdict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
-    """By token of the message, the beginning and the end of each call; infinity if it may be applied at any later
-    time."""
+    """By token of the message, the start and the end of each call; infinity if it may still be applied later."""
     taken: dict[Delivery, float] = field(default_factory=dict)
     """The earliest start of each lease, since the answer may arrive later."""
 
