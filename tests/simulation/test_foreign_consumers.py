@@ -70,7 +70,9 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[b
                 await tx.rollback(delay=1)
 
 
-async def go_on(work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
+async def work_despite_refusals(
+    work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]
+) -> None:
     """Continue after each refused commit."""
     while True:
         with suppress(zq.NotCommittedError):
@@ -91,7 +93,7 @@ async def all_taken(cluster: Cluster, within: float) -> None:
             await asyncio.sleep(0.1)
 
 
-def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
+def check_servers(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
     """Return what is wrong on the servers after all messages have been taken."""
     trouble = [
         path for paths in cluster.ensemble.tree.ephemerals.values() for path in paths if "/consumers/" not in path
@@ -131,21 +133,21 @@ def consume(
 
             async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
                 result.inject(ensemble, number, fault)
-                working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
+                working = asyncio.create_task(work_despite_refusals(work, session, queue_of(session), handled))
                 await asyncio.sleep(0.2)
                 await _put(queue_of(other), [b"1", EASY])
                 if cancelled is not None:
                     await asyncio.sleep(cancelled)
                     working.cancel()
                     await asyncio.wait([working])
-                    working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
+                    working = asyncio.create_task(work_despite_refusals(work, session, queue_of(session), handled))
                 await all_taken(cluster, 60)
                 stop_faults(ensemble)
                 await asyncio.sleep(2 * SESSION_TIMEOUT)
                 await queue_of(other).put(EASY)  # and the listener still runs
                 await all_taken(cluster, 5)
                 await asyncio.sleep(0.1)
-                result.trouble += look(cluster, session, handled)
+                result.trouble += check_servers(cluster, session, handled)
                 working.cancel()
                 await asyncio.wait([working])
 

@@ -34,7 +34,7 @@ async def _move(session: zq.QueueSession) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _go_on(session: zq.QueueSession) -> list[str]:
+async def _continue_and_check(session: zq.QueueSession) -> list[str]:
     await asyncio.sleep(10)  # until the session of the killed process has ended
     await session.admin.moves.resume()
     while any(move.state == "running" for move in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
@@ -60,7 +60,7 @@ def test_a_mover_killed_at_any_request_loses_and_duplicates_no_message(when: Whe
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_prepare, work=_move, after=_go_on)
+        reached, found = killed_at(number, when, before=_prepare, work=_move, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 15
 
@@ -110,7 +110,7 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
         while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the state is in ZooKeeper
             await asyncio.sleep(0.05)
 
-    async def go_on(session: zq.QueueSession) -> list[str]:
+    async def continue_and_check(session: zq.QueueSession) -> list[str]:
         await asyncio.sleep(10)  # until the session of the killed process has ended
         await session.admin.moves.resume()
         while any(status.state == "running" for status in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
@@ -132,6 +132,6 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=prepare, work=move, after=go_on)
+        reached, found = killed_at(number, when, before=prepare, work=move, after=continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 15

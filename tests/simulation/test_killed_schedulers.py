@@ -26,7 +26,7 @@ async def _schedule(session: zq.QueueSession) -> None:
         await asyncio.sleep(3.5)
 
 
-async def _go_on(session: zq.QueueSession) -> list[str]:
+async def _continue_and_check(session: zq.QueueSession) -> list[str]:
     async with Scheduler(session):
         await asyncio.sleep(2.5)
     dates = [
@@ -42,6 +42,6 @@ def test_a_scheduler_killed_at_any_request_loses_and_duplicates_no_message(when:
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_add, work=_schedule, after=_go_on)
+        reached, found = killed_at(number, when, before=_add, work=_schedule, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 10

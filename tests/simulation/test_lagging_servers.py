@@ -46,12 +46,12 @@ async def move(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa
     assert status.moved == 2
 
 
-async def look(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
+async def exists(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
     """Return whether the message exists."""
     assert await behind.queue("jobs").exists()
 
 
-@pytest.mark.parametrize("program", [acknowledge, renew, cancel, move, look])
+@pytest.mark.parametrize("program", [acknowledge, renew, cancel, move, exists])
 def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(program: Program) -> None:
     async def main() -> None:
         async with (

@@ -61,7 +61,7 @@ async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[No
     await take_two(other, waiting)
 
 
-def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
+def check_servers(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
     """Return what is wrong on the servers after the put and the transaction have ended in this way."""
     put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
     stored = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
@@ -116,7 +116,7 @@ def wait_for_room(
                 stop_faults(ensemble)
                 await asyncio.sleep(20)
                 result.trouble += [f"{task.get_coro()} hangs" for task in hanging]
-                result.trouble += look(cluster, waiting)
+                result.trouble += check_servers(cluster, waiting)
                 zookeeper = session._runtime.zookeeper
                 counted = session._runtime._budgets.of(zookeeper.generation).used
                 held = sum(len(path) + 4 for path in ensemble.tree.ephemerals.get(zookeeper.session_id, ()))

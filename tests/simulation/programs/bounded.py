@@ -36,12 +36,12 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         unit = run.unit(client)
         unit.puts = {run.token(): NARROW}
 
-        async def put_it() -> None:
+        async def put_message() -> None:
             async with run.outcome_of(unit):
                 await queue.put(next(iter(unit.puts)).encode(), timeout=random.choice([0, 0.3, 2]))
                 run.decide(unit, Status.COMMITTED)
 
-        if await run.perhaps_cancelled(put_it()) and unit.status is Status.PENDING:
+        if await run.perhaps_cancelled(put_message()) and unit.status is Status.PENDING:
             run.decide(unit, Status.UNKNOWN, "cancelled")
         tree = run.ensemble.tree.nodes  # type: ignore[attr-defined]  # this recorder is a `Run`
         sizes.most = max(sizes.most, sum(path.startswith(f"/zms/{NARROW}/items/") for path in tree))

@@ -52,7 +52,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 run.decide(unit, Status.COMMITTED)
 
 
-async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
+async def read_and_configure(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Read figures and messages, and turn bundles off and on."""
     del client
     random = run.random
@@ -68,4 +68,4 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.configure(zq.QueueConfig(bundle=3))
 
 
-join(Feature("bundles", prepare, [put, put, take, take, look], apart=True))
+join(Feature("bundles", prepare, [put, put, take, take, read_and_configure], apart=True))

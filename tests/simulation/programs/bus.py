@@ -119,14 +119,14 @@ async def post(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
         else:
             made.status = Status.COMMITTED
         made.decided = run.loop.time()
-    await look(run, bus)
+    await record_queues(run, bus)
 
 
 async def handle(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
     bus = Recording(run, session)
     async with bus.listener():
         await asyncio.sleep(run.random.random() * 3)
-    await look(run, bus)
+    await record_queues(run, bus)
 
 
 async def become_a_group(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
@@ -137,7 +137,7 @@ async def become_a_group(run: Recorder, client: str, session: zq.QueueSession) -
     log.joined = min(log.joined, run.loop.time())
 
 
-async def look(run: Recorder, bus: Bus[Event]) -> None:
+async def record_queues(run: Recorder, bus: Bus[Event]) -> None:
     at = run.loop.time()
     messages = await bus.queue(GROUP).peek(10_000)
     run.history.part(BusLog).looks.append(

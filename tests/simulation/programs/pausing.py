@@ -80,10 +80,10 @@ def _now(run: Recorder) -> int:
     return now
 
 
-async def go_on(run: Recorder, session: zq.QueueSession) -> None:
+async def resume(run: Recorder, session: zq.QueueSession) -> None:
     """Resume the queue, since the client that paused it may have been killed."""
     run.history.part(Rested).ended = _now(run)
     await session.queue(PAUSED).configure(zq.QueueConfig(paused=False))
 
 
-join(Feature("pausing", prepare, [put, take, take, pause], relax=go_on))
+join(Feature("pausing", prepare, [put, take, take, pause], relax=resume))

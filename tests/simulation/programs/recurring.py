@@ -26,7 +26,7 @@ class Ticks:
     """By message id, the date of the occurrence."""
 
 
-async def look(run: Recorder, session: zq.QueueSession) -> None:
+async def record_queue(run: Recorder, session: zq.QueueSession) -> None:
     messages = await session.queue(TICKS).peek(10_000)
     run.history.part(Ticks).seen.append({message.id: message.headers["occurrence"] for message in messages})
 
@@ -40,7 +40,7 @@ async def schedule(run: Recorder, client: str, session: zq.QueueSession) -> None
     for _ in range(random.randint(1, 2)):
         async with Scheduler(session):
             await asyncio.sleep(random.random() * random.choice([1, 4]))
-        await look(run, session)
+        await record_queue(run, session)
 
 
 join(Feature("recurring", prepare, [schedule, schedule]))

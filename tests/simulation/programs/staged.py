@@ -105,7 +105,7 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
     await runtime.settle(fenced_puts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
 
 
-async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
+async def take_visible(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Take visible messages repeatedly, without waiting."""
     for _ in range(run.random.randint(2, 10)):
         await asyncio.sleep(run.random.random() * 0.3)
@@ -128,4 +128,4 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     final.leftovers[:] = [path for path in final.leftovers if not path.startswith(f"{base}/locks/lock-b")]
 
 
-join(Feature("staged", prepare_queue, [write, write, look], finish))
+join(Feature("staged", prepare_queue, [write, write, take_visible], finish))

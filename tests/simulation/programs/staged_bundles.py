@@ -12,7 +12,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import MultiError
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
-from tests.simulation.programs.staged import STAGED, Batches, finish, look, put
+from tests.simulation.programs.staged import STAGED, Batches, finish, put, take_visible
 
 if TYPE_CHECKING:
     from aiozkqueue.batches.staging import Fence
@@ -89,4 +89,4 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.configure(zq.QueueConfig(bundle=3))
 
 
-join(Feature("staged_bundles", prepare_queue, [write, write, look, operate], finish, apart=True))
+join(Feature("staged_bundles", prepare_queue, [write, write, take_visible, operate], finish, apart=True))

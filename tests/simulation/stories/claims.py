@@ -100,7 +100,7 @@ def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) 
             await take_and_commit(run, "before", 1, times=1)
             async with run.cluster.connect(name="operator") as operator, far.transaction(autocommit=False) as looking:
                 queue, locks = operator.queue("a"), run.ensemble.tree.nodes["/zms/a/locks"]
-                look = asyncio.create_task(looking.take(far.queue("a"), timeout=500 * run.disturbances.scale))
+                take_task = asyncio.create_task(looking.take(far.queue("a"), timeout=500 * run.disturbances.scale))
                 await asyncio.sleep(100 * run.disturbances.scale)
                 distance, patience = 100, 400 * run.disturbances.scale
                 await put(run, queue, 1)
@@ -115,7 +115,7 @@ def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) 
                     *(take_and_commit(run, name, 400, patience, times=1) for name in ("second", "third"))
                 )
                 distance = 1
-                await look
+                await take_task
                 await looking.rollback(delay=0)
             await end(run)
         return run.history

@@ -84,12 +84,12 @@ def a_new_session_moves_to_a_lagging_server(seed: int | str) -> History:
                 else:
                     run.loop.call_later(run.disturbances.scale / 100, end_when_applied, session_id)
 
-            def go_on_elsewhere(state: State, generation: int) -> None:
+            def move_to_lagging_server(state: State, generation: int) -> None:
                 if state is State.CONNECTED and generation == 2 and zookeeper.session.server is first:
                     zookeeper.session.server = second
                     run.loop.call_soon(run.cluster.cut, "first")
 
-            zookeeper.on_state(go_on_elsewhere)
+            zookeeper.on_state(move_to_lagging_server)
             ensemble.judge = judge
             unit = run.unit("first")
             unit.puts = {run.token(): "a"}
