@@ -171,7 +171,7 @@ def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_relea
 def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A session may hold some 4,000 locks. If it counted repeated claims twice, it would stop to take messages."""
+    """A session may hold some 4,000 locks. If it counted repeated claims twice, it would stop taking messages."""
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:

@@ -180,14 +180,14 @@ class Pipeline:
         return True
 
     async def _kill_executor(self) -> bool:
-        return self._strike(self._driver.processes("CoarseGrainedExecutorBackend")[:1])
+        return self._kill_all(self._driver.processes("CoarseGrainedExecutorBackend")[:1])
 
     async def _kill_workers(self) -> bool:
         daemons = self._driver.processes("pyspark.daemon")
-        return self._strike([daemon for daemon in daemons if any(daemon.ppid() == parent.pid for parent in daemons)])
+        return self._kill_all([daemon for daemon in daemons if any(daemon.ppid() == parent.pid for parent in daemons)])
 
     async def _kill_source(self) -> bool:
-        return self._strike(self._driver.processes("python_streaming_source_runner")[:1])
+        return self._kill_all(self._driver.processes("python_streaming_source_runner")[:1])
 
     async def _kill_server(self) -> bool:
         node = self._random.choice(self._ensemble.nodes)
@@ -204,13 +204,13 @@ class Pipeline:
         return True
 
     @staticmethod
-    def _strike(processes: list[psutil.Process]) -> bool:
-        struck = False
+    def _kill_all(processes: list[psutil.Process]) -> bool:
+        killed = False
         for process in processes:
             with suppress(psutil.Error):
                 process.kill()
-                struck = True
-        return struck
+                killed = True
+        return killed
 
 
 def say(line: str) -> None:

@@ -169,12 +169,12 @@ class Soak:
         ).writeStream.format("parquet")
         rows = rows.option("checkpointLocation", str(self._at("checkpoint", pipeline.checkpoint)))
         rows = rows.trigger(processingTime="0 seconds") if fault == "stop" else rows.trigger(availableNow=True)
-        striking: threading.Thread | None = None
+        killing: threading.Thread | None = None
         try:
             query = started(lambda: rows.start(str(self._at("out", pipeline.folder))))
             if fault in {"source", "workers"}:
-                striking = threading.Thread(target=self._strike, args=(query, fault, 2 * chance.random()))
-                striking.start()
+                killing = threading.Thread(target=self._kill_processes, args=(query, fault, 2 * chance.random()))
+                killing.start()
             ended = query.awaitTermination(chance.randint(1, 5) if fault == "stop" else 180)
             query.stop()
             if not ended and fault != "stop":
@@ -183,11 +183,11 @@ class Soak:
             raised = _RAISED.search(str(error))
             return "killed" if raised is None else raised[1].rpartition(".")[2]
         finally:
-            if striking is not None:
-                striking.join()
+            if killing is not None:
+                killing.join()
         return "well" if ended else "stopped"
 
-    def _strike(self, query: StreamingQuery, fault: str, delay: float) -> None:
+    def _kill_processes(self, query: StreamingQuery, fault: str, delay: float) -> None:
         """Kill the Python processes of the query: the process of its source, or those of its tasks.
 
         The daemon that forks the tasks' processes is spared. Other tests share its Spark, and Spark fails with a broken
