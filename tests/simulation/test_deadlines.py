@@ -107,7 +107,7 @@ async def duration(cluster: Cluster, kind: type | ModuleType, name: str, number:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("kind", "name"), CALLS, ids=[f"{kind.__name__}.{name}" for kind, name in CALLS])
-def test_no_call_outlives_its_deadline_when_the_servers_go_away_at_any_request(
+def test_no_call_exceeds_its_deadline_when_the_servers_stop_answering_at_any_request(
     kind: type | ModuleType, name: str
 ) -> None:
     late: list[str] = []

@@ -138,7 +138,7 @@ def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
 
 
 @pytest.mark.parametrize("end", ["cancel", "cancel in hand", "purge"])
-def test_an_end_in_a_bundle_is_recorded_by_a_session_that_knows_no_history(end: str) -> None:
+def test_an_end_in_a_bundle_is_recorded_by_a_session_that_has_not_read_the_history_setting(end: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other, consumer = sessions
         jobs, mine = other.queue("jobs"), operator.queue("jobs")
@@ -161,7 +161,7 @@ def test_an_end_in_a_bundle_is_recorded_by_a_session_that_knows_no_history(end: 
     play(program)
 
 
-def test_a_removed_notification_is_recorded_by_a_session_that_knows_no_history() -> None:
+def test_a_removed_notification_is_recorded_by_a_session_that_has_not_read_the_history_setting() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other = sessions
         others = await Notifications(other).create("shop", "mails", bytes, history=False)
@@ -178,7 +178,7 @@ def test_a_removed_notification_is_recorded_by_a_session_that_knows_no_history()
 
 
 @pytest.mark.parametrize("end", ["cancel", "purge", "acknowledge"])
-def test_an_end_is_recorded_by_a_session_that_knows_no_history(end: str) -> None:
+def test_an_end_is_recorded_by_a_session_that_has_not_read_the_history_setting(end: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other = sessions
         jobs, mine = other.queue("jobs"), operator.queue("jobs")

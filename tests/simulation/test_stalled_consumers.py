@@ -36,7 +36,7 @@ async def listening(
 
 
 @pytest.mark.parametrize("wait", [0, 600])
-def test_delayed_messages_that_another_session_releases_are_taken_beside_priorities(wait: float) -> None:
+def test_delayed_messages_that_another_session_releases_are_taken_in_a_queue_with_priorities(wait: float) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         taker, holder, operator = sessions
         jobs = operator.queue("jobs")

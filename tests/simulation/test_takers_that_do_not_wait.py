@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(20)
-def test_a_take_that_found_nothing_behind_a_waiting_one_causes_no_more_listings() -> None:
+def test_a_take_that_found_nothing_while_another_one_waits_causes_no_more_listings() -> None:
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")

@@ -67,7 +67,7 @@ def last_transaction(server: EmbeddedZooKeeper) -> str:
     return found[1]
 
 
-def test_a_stream_that_looks_for_a_batch_again_and_again_causes_no_transaction(queue_root: str) -> None:
+def test_a_stream_that_repeatedly_looks_for_a_batch_causes_no_transaction(queue_root: str) -> None:
     async def fill(hosts: str) -> None:
         async with zq.connect(hosts, root=queue_root, janitor=False) as session:
             await session.queue("orders").put_many([b"1", b"2"])

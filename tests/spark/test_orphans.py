@@ -52,7 +52,7 @@ def lives(process: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_driver_whose_jvm_is_killed_while_zookeeper_is_away_leaves_no_process(
+async def test_a_driver_whose_jvm_is_killed_while_zookeeper_is_down_leaves_no_process(
     zookeeper: str, options: dict[str, str], spark_java: str, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(put, options, b"1")

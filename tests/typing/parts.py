@@ -110,7 +110,7 @@ async def paid(event: Paid, tx: TransactionDep, session: SessionDep) -> dict[str
 
 
 # A test of one's own code
-async def test_told(session: zq.QueueSession) -> None:
+async def test_an_event_is_handled(session: zq.QueueSession) -> None:
     delivery = testing.delivery(Event(order=1), attempt=2, headers={"from": "web"})
     assert_type(delivery, testing.RecordedDelivery[Event])
     assert_type(await testing.handle(handle_event, delivery), zq.Outcome)
@@ -125,7 +125,7 @@ async def test_told(session: zq.QueueSession) -> None:
 def simulated() -> int:
     async def main() -> int:
         async with testing.simulated(seed=7) as cluster, cluster.connect() as session:
-            await test_told(session)
+            await test_an_event_is_handled(session)
             return await session.queue("orders").size()
 
     return testing.run_virtual(main)

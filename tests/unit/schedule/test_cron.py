@@ -133,7 +133,7 @@ def test_the_latest_occurrences_are_the_last_of_all(
 
 @given(EXPRESSIONS, ZONES, MOMENTS, st.lists(st.integers(0, 3000), max_size=30), st.integers(0, 120))
 @settings(max_examples=200, deadline=None)
-def test_each_timely_occurrence_is_put_once_however_often_the_scheduler_looks(
+def test_each_timely_occurrence_is_put_once_however_often_the_scheduler_checks(
     expression: str, zone: str, start: int, steps: list[int], tolerance: int
 ) -> None:
     cron = Cron(expression, zone)
