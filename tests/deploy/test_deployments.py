@@ -194,11 +194,11 @@ def test_the_compose_file_connects_three_servers_a_worker_a_dashboard_and_promet
         assert settings["environment"]["AIOZKQUEUE_HOSTS"] == ",".join(f"{server}:2181" for server in servers)
         assert set(settings["depends_on"]) == set(servers)
         assert float(settings["stop_grace_period"].removesuffix("s")) > seconds_to_stop()
-    volumes = [volume.partition(":")[0] for server in services.values() for volume in server.get("volumes", ())]
+    volumes = [volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", ())]
     named = [volume for volume in volumes if not volume.startswith(".")]
     assert sorted(named) == sorted(loaded["volumes"])
     assert all((DEPLOY / volume).exists() for volume in volumes if volume.startswith("."))
-    ports = [port for server in services.values() for port in server.get("ports", ())]
+    ports = [port for service in services.values() for port in service.get("ports", ())]
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 

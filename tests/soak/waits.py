@@ -32,10 +32,10 @@ class Waits:
 def longest_waits(history: History, faults: Sequence[InjectedFault]) -> Waits:
     """Measure all waits; each is attributed to the first fault that was active during it."""
     waits = Waits()
-    faults = sorted(faults, key=lambda fault: fault.at)
-    starts = [fault.at for fault in faults]
+    ordered = sorted(faults, key=lambda fault: fault.at)
+    starts = [fault.at for fault in ordered]
     for token, start, end in _waits(history):
-        in_force = [fault for fault in faults[: bisect_right(starts, end)] if fault.ended >= start]
+        in_force = [fault for fault in ordered[: bisect_right(starts, end)] if fault.ended >= start]
         if not in_force:
             waits.undisturbed = max(waits.undisturbed, end - start)
             continue
