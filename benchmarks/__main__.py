@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 #: MiB of heap for a server: a million items take about 455 MB.
 HEAP = 2048
 ENSEMBLE_HEAP = 512
-#: A measured server is compiled like one in production, and has its full heap from the start. Otherwise the cases that
+#: A measured server compiles its code as in production, and has its full heap from the start. Otherwise the cases that
 #: run while the heap grows would be slower.
 JVM = ("-XX:TieredStopAtLevel=4", "-XX:+AlwaysPreTouch")
-#: Columns of the tables if there is no terminal.
+#: The width of the tables in columns if there is no terminal.
 WIDTH = 160
 
 _RESULTS = Path(__file__).parent / "results"
@@ -60,7 +60,7 @@ _THREE = ("raw: multis of 100 creates", "raw: lock, read, commit in 200s", bars.
 def main() -> None:
     """Read the options, measure, and report."""
     options = _options()
-    # On a signal, exit by the path that stops the servers and the peers.
+    # On a signal, exit through the code that stops the servers and the peers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     alike.use_loop(options.loop)
     console = Console()
@@ -110,7 +110,7 @@ def main() -> None:
     options.results.mkdir(parents=True, exist_ok=True)
     about_run = {"rounds": rounds, "scale": scale, "only": options.only}
     report.save(options.results / f"{name}.json", results, about, about_run)
-    from .chart import draw  # noqa: PLC0415 - it takes a second, and a heap that would be the clients' to carry
+    from .chart import draw  # noqa: PLC0415 - the import takes a second, and its heap would slow the clients down
 
     drawn = draw(options.results / f"{name}.png", results, about)
     console.print(f"kept in {options.results / name}.json" + (" and .png" if drawn else ""))
@@ -146,7 +146,7 @@ def _chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
 
 
 def _progress(console: Console) -> Progress:
-    # Redraw between cases only: a drawing thread would take part in the measurement.
+    # Redraw between cases only: a drawing thread would distort the measurement.
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     return Progress(*columns, console=console, auto_refresh=False, transient=True)
 
@@ -156,7 +156,7 @@ def _measure(
 ) -> None:
     task = progress.add_task("", total=sum(min(rounds, case.rounds or rounds) for case in cases))
 
-    def tell(case: Case, sample: Sample | None) -> None:
+    def show_progress(case: Case, sample: Sample | None) -> None:
         if sample is None:
             progress.update(task, description=case.name)
         else:
@@ -165,7 +165,7 @@ def _measure(
                 progress.console.print(f"{case.name}: {sample.rate:,.0f} messages/s")
         progress.refresh()
 
-    run(cases, server, results, rounds=rounds, scale=scale, tell=tell)
+    run(cases, server, results, rounds=rounds, scale=scale, show_progress=show_progress)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Common conditions of all Python subjects, aiozkqueue and peers: the event loop.
+"""The event loop that all Python subjects share, aiozkqueue and its peers.
 
 Each subject is also measured in a `settled_heap`, as `aiozkqueue worker` runs its services, so that the garbage
-collector does not search the benchmark's own imports.
+collector does not scan the benchmark's own imports.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 LOOPS = ("uvloop", "asyncio")
-#: The variable that tells child processes which loop has been chosen.
+#: The environment variable that names the chosen loop to child processes.
 _CHOSEN = "AIOZKQUEUE_BENCHMARK_LOOP"
 
 
 def default_loop() -> str:
-    """Name the default loop of asyncio's subjects: uvloop if it is installed."""
+    """Name the default loop of the asyncio subjects: uvloop if it is installed."""
     return os.environ.get(_CHOSEN) or ("uvloop" if find_spec("uvloop") else "asyncio")
 
 

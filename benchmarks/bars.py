@@ -60,7 +60,7 @@ def stream_name(most: int) -> str:
 
 
 BARS = [
-    # a queue with its default settings, to what a bare socket reaches with one znode for each message, and to peers
+    # a queue with its default settings, relative to a bare socket with one znode for each message, and to peers
     Bar(f"{PUT}, bundles", 4, "Curator: put in background"),
     Bar(f"{PUT}, bundles", 0.9, MULTIS),
     Bar("put_many(1,000), 1 task, bundles", 3, MULTIS),

@@ -1,8 +1,8 @@
-"""Consumers of ours beside consumers of Curator's on one of its queues: ``python -m benchmarks.beside_curator``.
+"""Consumers of aiozkqueue and of Curator on one Curator queue: ``python -m benchmarks.beside_curator``.
 
-Two processes of ours and two of Curator's, each at another speed, drain one queue. All are killed and replaced twice.
-The same is done without Curator's. The figures compare the two rates, and count the locks that ours have requested. A
-proxy counts them, so refused ones are included.
+Two processes of each, all at different speeds, drain one queue. All are killed and replaced twice. Then aiozkqueue's
+two consumers do the same alone. The figures compare the two rates, and count the locks that aiozkqueue's consumers have
+requested. A proxy counts them, so refused requests are included.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper
 
 MESSAGES = 5000
-#: Of each of ours: seconds for a message, and how many at a time.
+#: For each of aiozkqueue's consumers: the seconds that a message takes, and the number of messages at a time.
 OURS = ((0.02, 8), (0.04, 4))
-#: Of each of Curator's: milliseconds for a message.
+#: For each of Curator's consumers: the milliseconds that a message takes.
 CURATORS = (1, 20)
-#: All are killed when no more messages than these are left, as shares of all.
+#: All consumers are killed when at most these shares of the messages are left.
 KILLED_AT = (0.8, 0.6)
-#: The session timeout of all consumers, seconds: the locks of one that was killed remain as long.
+#: The session timeout of all consumers, seconds: the locks of a killed consumer remain for this time.
 TIMEOUT = 2.0
-#: Seconds between two looks at the queue.
+#: Seconds between two checks of the queue.
 LOOK = 0.02
-#: Seconds in which a queue must be empty.
+#: Seconds within which a queue must be empty.
 PATIENCE = 120.0
 PATH = "/beside-curator/items"
 LOCKS = "/beside-curator/locks"
 
 
 class Figure(NamedTuple):
-    """One result, and the least or the most that it may be."""
+    """One result, with its lower or upper limit."""
 
     case: str
     measured: float
@@ -56,7 +56,7 @@ class Figure(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the result meets the bar."""
+        """Whether the result meets the limit."""
         return self.measured >= self.bar if self.at_least else self.measured <= self.bar
 
 
@@ -65,13 +65,13 @@ class Drained(NamedTuple):
 
     seconds: float
     handled: int
-    """The messages that ours have handled."""
+    """The messages that aiozkqueue's consumers have handled."""
     creates: int
-    """The locks that ours have requested."""
+    """The locks that aiozkqueue's consumers have requested."""
 
 
 class Consumer:
-    """A process that starts first, and consumes at a command."""
+    """A consumer process that is started in advance, and consumes on command."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -85,12 +85,12 @@ class Consumer:
         await self._line()
 
     def consume(self, command: str) -> None:
-        """Tell it what to consume."""
+        """Command it to consume this queue."""
         assert self._process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
         self._process.stdin.write(command.encode() + b"\n")
 
     async def kill(self) -> None:
-        """Kill the process, and read what it has handled."""
+        """Kill the process, and read the number of messages that it has handled."""
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -103,9 +103,9 @@ class Consumer:
 
 
 class Fleet:
-    """The consumers of one drain, and their replacements, which are ready from the beginning.
+    """The consumers of one drain, and their replacements, which are started in advance.
 
-    ``curators`` are the milliseconds of Curator's for a message, and ``driver`` is the command that starts one.
+    ``curators`` has the milliseconds per message of Curator's consumers, and ``driver`` is the command that starts one.
     """
 
     def __init__(self, hosts: str, stack: AsyncExitStack, driver: Sequence[str], curators: Sequence[int]) -> None:
@@ -131,7 +131,7 @@ class Fleet:
             self.all += consumers
 
     async def replace(self) -> None:
-        """Kill those at work, and let others do their work."""
+        """Kill the active consumers, and have the replacements continue."""
         for consumer in self._working:
             await consumer.kill()
         self._working = self._spare.pop()
@@ -140,7 +140,7 @@ class Fleet:
 
 
 async def drain(server: str, driver: Sequence[str], curators: Sequence[int]) -> Drained:
-    """Drain the queue with two consumers of ours, and with these of Curator's."""
+    """Drain the queue with two consumers of aiozkqueue, and with these of Curator."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(zq.connect(server))
         proxy = await stack.enter_async_context(ZooKeeperProxy(server))
@@ -170,7 +170,7 @@ async def _until(zookeeper: ZooKeeper, path: str, left: int) -> None:
 
 
 def measure(rounds: int) -> list[Figure]:
-    """Drain with and without Curator's, on a separate server for each round."""
+    """Drain with and without Curator's consumers, on a separate server for each round."""
     driver = curator_driver()
     ratios, alone, together = list[float](), list[float](), list[Drained]()
     for _ in range(rounds):
@@ -184,14 +184,14 @@ def measure(rounds: int) -> list[Figure]:
         Figure("ours alone, messages a second", median(alone), 0, at_least=True),
         Figure(
             "ours beside Curator's, messages a second",
-            median(MESSAGES / one.seconds for one in together),
+            median(MESSAGES / drained.seconds for drained in together),
             0,
             at_least=True,
         ),
         Figure("rate of all, as a share of ours alone", median(ratios), 0.8, at_least=True),
         Figure(
             "locks that ours request, for each message that ours handle",
-            median(one.creates / max(1, one.handled) for one in together),
+            median(drained.creates / max(1, drained.handled) for drained in together),
             1.1,
             at_least=False,
         ),
@@ -199,7 +199,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 async def work(hosts: str) -> None:
-    """Say that this process is ready, then handle messages as commanded until it is killed; report each."""
+    """Report that this process is ready, then handle messages on command until it is killed; report each."""
     print("ready", flush=True)
     pause, together = (await asyncio.to_thread(sys.stdin.readline)).split()
 
@@ -213,7 +213,7 @@ async def work(hosts: str) -> None:
 
 
 def main() -> int:
-    """Measure, and print the figures; return 1 if one misses its bar."""
+    """Measure, and print the figures; return 1 if one exceeds its limit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="show the medians of this many rounds (default: 3)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -1,4 +1,4 @@
-"""A process of consumers: starts and stops on a line on stdin, and answers on stdout with one JSON object per line.
+"""A process of consumers: a line on stdin starts or stops it, and it answers on stdout with one JSON object per line.
 
 python -m benchmarks.consumer_process HOSTS QUEUE take|listen|first SESSIONS TASKS
 """
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: A take that waits longer than this has found the queue empty.
 EMPTY = 1.0
-#: The number of messages that `first` takes after the first one, so that its memory has been used.
+#: The number of messages that `first` takes after the first one, so that the process has used its memory.
 AFTER_FIRST = 2_000
-#: Bytes at the start of a latency message: the time of its put, nanoseconds of the monotonic clock.
+#: The bytes at the start of a latency message: the time of its put in nanoseconds of the monotonic clock.
 STAMP = 8
 
 
@@ -70,7 +70,7 @@ async def listen(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dic
     return {"messages": len(latencies), "latencies": latencies}
 
 
-async def first(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[str, object]:  # noqa: ARG001 - as `take`
+async def first(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[str, object]:  # noqa: ARG001 - the signature of `take`
     """Measure the time from `consume` to the first message, and the memory for it and the following messages."""
     process = psutil.Process()
     before = process.memory_info().rss
@@ -93,7 +93,7 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
             session = await stack.enter_async_context(zq.connect(hosts, root=ROOT, session_timeout=30))
             if mode != "first":
                 async with session.transaction() as tx:
-                    await tx.take(session.queue(queue))  # the queue is empty: this opens it, and registers the consumer
+                    await tx.take(session.queue(queue))  # opens the empty queue and registers the consumer
             opened.append(session)
         stack.enter_context(settled_heap())
         print("ready", flush=True)
@@ -104,7 +104,7 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
 
 
 def counts_of(session: zq.QueueSession, queue: str) -> ClaimCounts:
-    """The results of the session's claims on a queue."""
+    """Return the results of the session's claims on a queue."""
     ours = session.queue(queue)
     return core_of(ours).dispatcher(state_of(ours)).counts
 

@@ -19,7 +19,7 @@ PROCESSES = 4
 
 
 class Consumers:
-    """This many sessions, spread over processes, connected and ready on entering."""
+    """This many sessions, spread over processes; all are connected and ready when the block begins."""
 
     def __init__(self, server: Server, queue: str, mode: str, *, sessions: int, tasks: int) -> None:
         each = min(sessions, PROCESSES)
@@ -41,21 +41,21 @@ class Consumers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.tell()  # closes the sessions
+            self.signal()  # closes the sessions
         for process in self._processes:
             if kind is not None:
                 process.kill()
             process.wait(60)
 
-    def tell(self) -> None:
-        """Send the next signal: start, then stop."""
+    def signal(self) -> None:
+        """Send the next command: start, then stop."""
         for process in self._processes:
             assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
             process.stdin.write("\n")
             process.stdin.flush()
 
     def answers(self) -> list[dict[str, Any]]:
-        """The report of each process at the end of its work."""
+        """Return the report that each process makes at the end."""
         return [json.loads(line) for line in self._read()]
 
     def _read(self) -> list[str]:
@@ -70,7 +70,7 @@ class Consumers:
 
 
 def failed(answers: list[dict[str, Any]], messages: int) -> dict[str, float]:
-    """Failed lock attempts per message: refused claims and vanished items; and all locks of refused claims."""
+    """Return the failed locks per message: refused claims and vanished items, and then all locks of refused claims."""
     counts = {name: sum(answer["counts"][name] for answer in answers) for name in answers[0]["counts"]}
     return {
         "failed": (counts["contended"] + counts["gone"]) / messages,

@@ -20,15 +20,15 @@ from typing import NamedTuple
 import aiozkqueue as zq
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 
-#: Messages of a put and of a take.
+#: Messages per put and per take.
 PUT, TAKE = 1000, 100
-#: Tasks that drain the queue, and the rounds of `PUT` messages that give the rate of a shallow queue.
+#: Tasks that drain the queue, and the rounds of `PUT` messages that measure the rate of a shallow queue.
 TASKS, ROUNDS = 4, 30
 BODY = b"x" * 100
 HEAP = 2048
-#: The server is compiled like one in production.
+#: The server compiles its code as in production.
 JVM = ("-XX:TieredStopAtLevel=4",)
-#: The heap generations of the serial collector that contain objects of the program.
+#: The heap generations of the serial collector that hold the program's objects.
 GENERATIONS = re.compile(r"^\s*(?:DefNew|Tenured)\s.*used (\d+)K", re.MULTILINE)
 
 

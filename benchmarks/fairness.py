@@ -1,8 +1,8 @@
-"""Fairness on a queue with bundles, judged from outside: ``python -m benchmarks.fairness``.
+"""Fairness on a queue with bundles, measured by the calls of handlers: ``python -m benchmarks.fairness``.
 
-A bundle is claimed whole, so its messages could wait behind a slow handler while other workers are idle. Each case
-shows the longest time for which that happens, in seconds, beside its bar. ``--bundle 1`` runs the same cases with one
-znode a message.
+A bundle is claimed as a whole, so its messages could wait behind a slow handler while other workers are idle. Each case
+shows the longest such wait in seconds, next to its limit. ``--bundle 1`` runs the same cases with one znode per
+message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 SESSIONS = 16
-#: Sessions of the fleets that all begin at once, all in this process: each of them hears of each put.
+#: Sessions of the fleets, which all begin at once and run in this process: each of them is notified of each put.
 FLEETS = (2, 8, 32, 64, 128)
 #: Seconds that a handler takes.
 WORK = 1.0
@@ -34,15 +34,15 @@ WORK = 1.0
 SLOW = 10.0
 #: The session timeout of workers that are killed, seconds.
 TIMEOUT = 4.0
-#: Times that the fatal message is delivered before it becomes a dead letter.
+#: The number of times that the fatal message is delivered before it becomes a dead letter.
 ATTEMPTS = 5
 NEIGHBOURS = 64
-#: Seconds between two looks at the calls.
+#: Seconds between two checks of the calls.
 LOOK = 0.01
 
 
 class Figure(NamedTuple):
-    """One result, and the most that it may be."""
+    """One result, with its upper limit."""
 
     case: str
     measured: float
@@ -72,7 +72,7 @@ class Fleet:
         self.begun: dict[bytes, float] = {}
 
     async def start(self, sessions: int) -> zq.Queue[bytes]:
-        """Open the sessions, start their listeners, and let them become idle; return the queue of another session."""
+        """Open the sessions, start idle listeners, and return the queue of another session."""
         producer = await self._stack.enter_async_context(zq.connect(self._hosts))
         queue = producer.queue(self._name)
         await queue.configure(zq.QueueConfig(bundle=self._bundle))
@@ -98,7 +98,7 @@ class Fleet:
 
 
 async def one_for_each(hosts: str, bundle: int) -> list[Figure]:
-    """As many messages as idle sessions: they are single items."""
+    """Put as many messages as there are idle sessions, as single items."""
     fleet = Fleet(hosts, "one", bundle, lambda *_: WORK)
     queue = await fleet.start(SESSIONS)
     await queue.put_many([b"%d" % number for number in range(SESSIONS)])
@@ -109,7 +109,7 @@ async def one_for_each(hosts: str, bundle: int) -> list[Figure]:
 
 
 async def in_fleets(hosts: str, bundle: int) -> list[Figure]:
-    """As many messages as idle sessions, in fleets of several sizes: all are begun."""
+    """Put as many messages as there are idle sessions, in fleets of several sizes."""
     figures: list[Figure] = []
     for sessions in FLEETS:
         fleet = Fleet(hosts, f"fleet-{sessions}", bundle, lambda *_: WORK)
@@ -124,7 +124,7 @@ async def in_fleets(hosts: str, bundle: int) -> list[Figure]:
 
 
 async def many_for_each(hosts: str, bundle: int) -> list[Figure]:
-    """Forty messages for each session."""
+    """Put forty messages for each session."""
     fleet = Fleet(hosts, "many", bundle, lambda *_: WORK)
     queue = await fleet.start(SESSIONS)
     put = time.monotonic()
@@ -145,7 +145,7 @@ async def many_for_each(hosts: str, bundle: int) -> list[Figure]:
 
 
 async def beside_a_slow_one(hosts: str, bundle: int) -> list[Figure]:
-    """One message keeps its handler busy for a long time; the others are quick."""
+    """Put one message that keeps its handler busy for a long time, and others that are quick."""
     fleet = Fleet(hosts, "slow", bundle, lambda _, value: SLOW if value == b"0" else 0.001)
     queue = await fleet.start(4)
     await queue.put_many([b"%d" % number for number in range(NEIGHBOURS)])
@@ -157,7 +157,7 @@ async def beside_a_slow_one(hosts: str, bundle: int) -> list[Figure]:
 
 
 async def beside_a_fatal_one(hosts: str, bundle: int) -> list[Figure]:
-    """One message kills each process that handles it."""
+    """Put one message that kills each process that handles it."""
     async with zq.connect(hosts) as session:
         queue = session.queue("fatal")
         policy = zq.ConsumeTimes(ATTEMPTS, backoff=zq.Fixed(0))
@@ -214,7 +214,7 @@ async def measure(hosts: str, bundle: int) -> list[Figure]:
 
 
 def main() -> int:
-    """Run the cases on a server of their own, and print their figures; return 1 if one exceeds its bar."""
+    """Run the cases on a separate server, and print their figures; return 1 if one exceeds its limit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bundle", type=int, default=64, help="messages that a znode may hold (default: 64)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

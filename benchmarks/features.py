@@ -1,6 +1,6 @@
-"""The cost of features for queues without them, which should be zero: a plain queue next to queues that use them all.
+"""The cost of features for queues that do not use them: a plain queue next to queues that use them all.
 
-The plain queue's figures of `ours` in the same run are the reference.
+The cost should be zero. The reference is the figures of the plain queue of `ours` in the same run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALL = zq.QueueConfig(
 
 @asynccontextmanager
 async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
-    """Queues of the same session that use every feature, with messages in them and waiting consumers."""
+    """Open queues of the same session that use every feature, with messages in them and waiting consumers."""
     full, grouped, sticky = (session.queue(name) for name in ("full", "grouped", "sticky"))
     await full.configure(ALL)
     await sticky.configure(zq.QueueConfig(affinity="producer"))
@@ -38,7 +38,7 @@ async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
     async def wait(queue: zq.Queue[bytes], condition: zq.Filter | None) -> None:
         async with queue.consume(settle="explicit", filters=condition) as deliveries:
             async for _ in deliveries:
-                pass  # the message is held while the next one is awaited
+                pass  # hold the message while waiting for the next one
 
     waiting = [
         asyncio.create_task(wait(full, zq.Filter("size", "gt", 5))),
@@ -55,6 +55,6 @@ async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
 
 
 CASES = [
-    Case("put, direct, beside all features", "features", 40_000, partial(put, direct=True, beside=all_in_use)),
-    Case("take + commit, beside all features", "features", 30_000, partial(drained, drain=take, beside=all_in_use)),
+    Case("put, direct, beside all features", "features", 40_000, partial(put, direct=True, other_work=all_in_use)),
+    Case("take + commit, beside all features", "features", 30_000, partial(drained, drain=take, other_work=all_in_use)),
 ]

@@ -1,4 +1,4 @@
-"""The HTTP server alone: clients that keep their connection, and hostile bodies while other clients request `/ping`.
+"""The HTTP server alone: clients with persistent connections, and hostile bodies while other clients request `/ping`.
 
 The clients write requests to sockets and read as little of the responses as possible, because an HTTP library takes
 more CPU than the server. Each client uses one connection and waits for each response.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _names = (f"clients-{number}" for number in count())
 _MESSAGE: Final = b'"' + b"x" * (len(BODY) - 2) + b'"'
 _BATCH: Final = b"[" + b",".join([_MESSAGE] * TOGETHER) + b"]"
-#: The number of connections that send hostile bodies, and the size of these.
+#: The number of connections that send hostile bodies, and the size of a body.
 ENEMIES: Final = 8
 _SIZE: Final = 1_000_000
 _HOSTILE: Final = (
@@ -151,12 +151,12 @@ def ping(server: Server, messages: int, *, enemies: int) -> Sample:
 def attack(host: str, port: int, enemies: int) -> None:
     """Send hostile bodies on this many connections, until the process is killed."""
 
-    async def one(number: int) -> None:
+    async def attack_repeatedly(number: int) -> None:
         loop = asyncio.get_running_loop()
         for turn in count(number):
             body = _HOSTILE[turn % len(_HOSTILE)]
             with socket.create_connection((host, port)) as connection:
-                connection.setblocking(False)  # noqa: FBT003 - so it is called
+                connection.setblocking(False)  # noqa: FBT003 - the method has only this form
                 try:
                     await loop.sock_sendall(connection, _head("POST /queue/1/hostile/sendbatch", len(body)) + body)
                     answered = await loop.sock_recv(connection, 1000)
@@ -167,7 +167,7 @@ def attack(host: str, port: int, enemies: int) -> None:
                 sys.stdout.flush()
 
     async def main() -> None:
-        await asyncio.gather(*map(one, range(enemies)))
+        await asyncio.gather(*map(attack_repeatedly, range(enemies)))
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Events at a fixed rate to an empty handler, the basis of killbill-queue's own figure: 150 a second on one node.
+"""Events at a fixed rate to an empty handler, as in killbill-queue's own figure: 150 a second on one node.
 
 Open loop: each event is put when it is due, even if earlier ones are still unanswered.
 """
@@ -45,7 +45,7 @@ PATIENCE = 30.0
 CONCURRENCY = 30
 #: Maximum events put and not yet handled in the saturated cases.
 AHEAD = 1_000
-#: Digits of an event's number, with which its payload begins.
+#: The number of digits of an event's number, which is at the start of its payload.
 _DIGITS = 8
 
 
@@ -57,7 +57,7 @@ class Happened(BaseModel):
 
 
 class Node:
-    """A node that puts events and handles them."""
+    """A node that both puts and handles events."""
 
     def __init__(self, put: Callable[[int], Awaitable[object]]) -> None:
         self._put = put
@@ -82,11 +82,11 @@ class Node:
         self._room = asyncio.Semaphore(AHEAD)
 
     async def at(self, pace: float, messages: int) -> dict[str, float]:
-        """Put this many a second, and return percentiles of the time from put to handler."""
+        """Put this many events a second, and return percentiles of the time from put to handler."""
         self.expect(messages)
         due_at, acknowledged = [0.0] * messages, [0.0] * messages
 
-        async def one(number: int) -> None:
+        async def put(number: int) -> None:
             await self._put(number)
             acknowledged[number] = time.perf_counter()
 
@@ -96,7 +96,7 @@ class Node:
                 due_at[number] = begun + number / pace
                 if (early := due_at[number] - time.perf_counter()) > 0:
                     await asyncio.sleep(early)
-                group.create_task(one(number))
+                group.create_task(put(number))
         async with asyncio.timeout(PATIENCE):
             await self._all.wait()
         waited = [1000 * max(0.0, self._handled[number] - at) for number, at in enumerate(acknowledged)]
@@ -108,18 +108,18 @@ class Node:
         self.expect(messages)
         numbers = iter(range(messages))
 
-        async def one() -> None:
+        async def put_next() -> None:
             await self._room.acquire()
             await self._put(next(numbers))
 
-        await ours.spread(ours.TASKS, messages, one)
+        await ours.spread(ours.TASKS, messages, put_next)
         async with asyncio.timeout(PATIENCE):
             await self._all.wait()
 
 
 @asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[Node]:
-    """A node with a queue and a listener."""
+    """Open a node with a queue and a listener."""
     async with AsyncExitStack() as stack:
         session, queue = await stack.enter_async_context(ours.opened(server))
         filler = bytes(WEIGHT - _DIGITS)
@@ -134,7 +134,7 @@ async def listening(server: Server) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def on_a_bus(server: Server) -> AsyncIterator[Node]:
-    """A node with a bus and a subscriber."""
+    """Open a node with a bus and a subscriber."""
     async with AsyncExitStack() as stack:
         session, _ = await stack.enter_async_context(ours.opened(server))
         bus = Bus(session, "killbill", Happened)
@@ -177,7 +177,7 @@ def saturated(server: Server, messages: int, *, opened: Opened) -> Sample:
 
 
 def name_of(pace: int) -> str:
-    """The name of the case with a fixed rate."""
+    """Return the name of the case with this fixed rate."""
     return f"event → handler, {pace} a second"
 
 

@@ -1,4 +1,4 @@
-"""Time from put to handler on an idle queue, and of a bare write at the same slow rate, which finds the CPU asleep."""
+"""The time from put to handler on an idle queue, and of a bare write at the same slow rate, with a sleeping CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .measure import BODY, Case, Sample, Server, Stopwatch
 from .wire import Connection
 
 _BASE = b"/benchmark-latency"
-#: Time for the listeners to become idle, and for the last message to be handled, seconds.
+#: Seconds for the listeners to become idle, and for the last message to be handled.
 SETTLE = 0.7
 
 
@@ -38,7 +38,7 @@ def raw_write(server: Server, messages: int, *, pace: float) -> Sample:
 
 
 def put_to_handler(server: Server, messages: int, *, pace: float, sessions: int) -> Sample:
-    """Put this many times a second to a queue with idle sessions, each with a listener, in other processes."""
+    """Put this many times a second to a queue whose idle sessions, each with a listener, are in other processes."""
     name = f"latency-{sessions}"
 
     async def produce() -> None:
@@ -53,10 +53,10 @@ def put_to_handler(server: Server, messages: int, *, pace: float, sessions: int)
             await asyncio.sleep(SETTLE)
 
     with Consumers(server, name, "listen", sessions=sessions, tasks=1) as consumers:
-        consumers.tell()
+        consumers.signal()
         with Stopwatch(server, consumers.processes) as watch:
             asyncio.run(produce())
-        consumers.tell()
+        consumers.signal()
         answers = consumers.answers()
     ours.remove(server)
     took = [nanoseconds / 1e6 for answer in answers for nanoseconds in answer["latencies"]]

@@ -20,7 +20,7 @@ _WITH_DATA: Final = _CREATES | {Opcode.SET_DATA}
 
 
 class LockCreates:
-    """How many creates below a znode went through a proxy, refused ones included."""
+    """Counts the creates below a znode that pass a proxy, refused ones included."""
 
     def __init__(self, proxy: ZooKeeperProxy, locks: str) -> None:
         self._prefix = f"{locks}/"
@@ -35,7 +35,7 @@ class LockCreates:
 
 
 def written_by(body: bytes) -> Iterator[tuple[int, str, bytes]]:
-    """The operations of a multi: opcode, path and data."""
+    """Yield the operations of a multi: opcode, path and data."""
     at = 0
     while True:
         opcode, done, _ = _MULTI_HEADER.unpack_from(body, at)

@@ -1,4 +1,4 @@
-"""The machine of a measurement: figures of different machines are not comparable."""
+"""The machine of a measurement, since figures of different machines are not comparable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = ("aiozkqueue", "aiozk", "kazoo", "pyspark", "redis", "saq")
 def describe(server: Server) -> dict[str, str]:
     """Return the CPU, cores, memory, kernel, the disk's file system, and the versions of the software involved."""
     banner = four_letters(server.ports[0], "srvr").partition("\n")[0]
-    runtime = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True)  # noqa: S603 - our own
+    runtime = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True)  # noqa: S603 - our own command
     return {
         "cpu": _cpu(),
         "cores": str(os.cpu_count()),

@@ -1,4 +1,4 @@
-"""One measurement: wall clock, CPU of client and server, and the requests that the server received."""
+"""One measurement: wall-clock time, CPU time of client and server, and the requests that the server received."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing import EmbeddedEnsemble
 
-#: The payload of every message, unless the subject is its size.
+#: The payload of every message, unless a case measures the effect of its size.
 BODY = bytes(range(32, 132))
 
 
@@ -79,7 +79,7 @@ class Sample:
         return self.messages / self.seconds
 
     def figure(self, name: str) -> float:
-        """Return a figure, or a derived one: ``rate``, CPU in µs per message, requests per message."""
+        """Return a measured or derived figure: ``rate``, CPU in µs per message, requests per message."""
         match name:
             case "rate":
                 return self.rate

@@ -1,4 +1,4 @@
-"""A Spark source that reads nothing: the floor of every source in Python."""
+"""A Spark source that reads nothing: the lower limit of the cost of every source in Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NothingReader(DataSourceStreamReader):
         return {"rows": 0}
 
     def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: ARG002, N802 - Spark's name
-        """Return the number of rows up to the next batch."""
+        """Return the number of rows up to the end of the next batch."""
         return {"rows": min(self._messages, start["rows"] + self._most)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[_Rows]:

@@ -76,17 +76,17 @@ class Local:
 
     def processes(self) -> list[psutil.Process]:
         """The JVM and its Python workers."""
-        return [one for one in descendants() if one not in self._others]
+        return [process for process in descendants() if process not in self._others]
 
     def memory(self) -> dict[str, float]:
         """Their resident memory, and the peaks of the largest Python processes of the driver and the tasks."""
         total, peaks = 0, {"driver_peak_MiB": 0.0, "task_peak_MiB": 0.0}
-        for one in self.processes():
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                total += one.memory_info().rss
-                if "java" not in one.name():
-                    kind = "task_peak_MiB" if "pyspark.worker" in one.cmdline() else "driver_peak_MiB"
-                    peaks[kind] = max(peaks[kind], _peak(one.pid) / _MIB)
+                total += process.memory_info().rss
+                if "java" not in process.name():
+                    kind = "task_peak_MiB" if "pyspark.worker" in process.cmdline() else "driver_peak_MiB"
+                    peaks[kind] = max(peaks[kind], _peak(process.pid) / _MIB)
         return {"MiB": total / _MIB, **peaks}
 
 
@@ -112,9 +112,9 @@ class _Tree:
     def cpu_times(self) -> Times:
         """The CPU that they and their ended children have used."""
         user = system = 0.0
-        for one in self._local.processes():
+        for process in self._local.processes():
             with suppress(psutil.NoSuchProcess):
-                times = one.cpu_times()
+                times = process.cpu_times()
                 user += times.user + times.children_user
                 system += times.system + times.children_system
         return Times(user, system)
@@ -138,7 +138,7 @@ def next_queue(server: Server) -> dict[str, str]:
 
 
 def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0, bundle: int = 1) -> Sample:
-    """Warm up and measure; with ``depth``, the queue already holds this many times the messages.
+    """Warm up and measure; with ``depth``, the queue already holds this many times as many messages.
 
     ``bundle`` is the maximum number of messages in one znode.
     """
@@ -155,7 +155,7 @@ def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0,
 
 
 async def fill(options: Mapping[str, str], messages: int, bundle: int, due: float | None = None) -> None:
-    """Put messages, and one before them; ``due`` delays them until then, seconds since 1970."""
+    """Put messages, and one before them; ``due`` delays them until that time, in seconds since 1970."""
     async with zq.connect(options["hosts"], root=options["root"]) as session:
         queue = session.queue(options["queue"])
         await queue.configure(zq.QueueConfig(bundle=bundle))
@@ -183,7 +183,7 @@ def write(local: Local, options: Mapping[str, str], messages: int, *, partitions
 def drain(
     local: Local, options: Mapping[str, str], messages: int, *, partitions: int, most: int | None = None
 ) -> Mapping[str, float]:
-    """Take this many messages with a stream, in batches of ``most`` or a quarter, and acknowledge them."""
+    """Take this many messages with a stream, in batches of ``most`` messages or of a quarter, and acknowledge them."""
     stream = (
         stream_of(local, options)
         .option("minPartitions", partitions)
@@ -199,7 +199,7 @@ def stream_of(local: Local, options: Mapping[str, str]) -> DataStreamReader:
 
 
 def started(local: Local, stream: DataStreamReader, name: str) -> StreamingQuery:
-    """Start a query that reads a stream and keeps nothing."""
+    """Start a query that reads a stream and discards the rows."""
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(local.folder / name))
     return writer.trigger(processingTime="0 seconds").start()
 
@@ -208,22 +208,22 @@ def batches_of(local: Local, stream: DataStreamReader, name: str, messages: int)
     """Run a stream until it has read this many messages; return the memory, and the rate of its batches alone."""
     query = started(local, stream, name)
     try:
-        while sum(one["numInputRows"] for one in query.recentProgress) < messages:
+        while sum(progress["numInputRows"] for progress in query.recentProgress) < messages:
             if not query.isActive:
-                query.awaitTermination()  # raises the error that ended it
+                query.awaitTermination()  # raises the error that ended the query
             time.sleep(0.01)
-        memory = local.memory()  # while the source exists
+        memory = local.memory()  # while the source still exists
     finally:
         query.stop()
-    batches = [one for one in query.recentProgress if one["numInputRows"]]
-    seconds = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
-    return memory, sum(one["numInputRows"] for one in batches) / seconds
+    batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+    seconds = sum(batch["durationMs"]["triggerExecution"] for batch in batches) / 1000
+    return memory, sum(batch["numInputRows"] for batch in batches) / seconds
 
 
 def read(
     local: Local,
     options: Mapping[str, str],
-    messages: int,  # noqa: ARG001 - as the others
+    messages: int,  # noqa: ARG001 - the signature of the other cases
     *,
     schema: str | None = "body binary",
 ) -> Mapping[str, float]:

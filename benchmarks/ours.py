@@ -27,16 +27,16 @@ _names = (f"queue-{number}" for number in count())
 #: Drains a queue of this many messages, and returns when all are settled.
 Drain: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], int], Awaitable[None]]"
 #: Other work in the session.
-Beside: TypeAlias = "Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]"
+OtherWork: TypeAlias = "Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]"
 
 
-async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]) -> None:
-    """Call ``one`` this many times from this many tasks."""
+async def spread(tasks: int, messages: int, operation: Callable[[], Awaitable[object]]) -> None:
+    """Call ``operation`` this many times from this many tasks."""
     left = iter(range(messages))
 
     async def work() -> None:
         for _ in left:
-            await one()
+            await operation()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tasks):
@@ -51,7 +51,7 @@ async def nothing(_: zq.QueueSession) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def opened(
-    server: Server, beside: Beside = nothing, bundle: int = 1
+    server: Server, other_work: OtherWork = nothing, bundle: int = 1
 ) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
     """Yield a session and a new, empty queue; remove all znodes afterwards."""
     async with zq.connect(server.hosts, root=ROOT, session_timeout=30) as session:
@@ -60,7 +60,7 @@ async def opened(
         await queue.configure(zq.QueueConfig(bundle=bundle))
         async with session.transaction() as tx:
             await tx.take(queue)
-        async with beside(session):
+        async with other_work(session):
             yield session, queue
     await asyncio.to_thread(remove, server)
 
@@ -77,28 +77,28 @@ def put(
     *,
     body: bytes = BODY,
     direct: bool = False,
-    beside: Beside = nothing,
+    other_work: OtherWork = nothing,
     bundle: int = 1,
 ) -> Sample:
-    """Put one message per transaction, or directly."""
+    """Put one message at a time, in a transaction or directly."""
 
     async def main() -> Sample:
-        async with opened(server, beside, bundle) as (session, queue):
+        async with opened(server, other_work, bundle) as (session, queue):
 
             async def in_transaction() -> None:
                 async with session.transaction() as tx:
                     tx.put(queue, body)
 
-            one = partial(queue.put, body) if direct else in_transaction
+            put_once = partial(queue.put, body) if direct else in_transaction
             with Stopwatch(server) as watch:
-                await spread(TASKS, messages, one)
+                await spread(TASKS, messages, put_once)
             return watch.sample(messages)
 
     return asyncio.run(main())
 
 
 def put_many(server: Server, messages: int, *, bundle: int = 1) -> Sample:
-    """Put a thousand messages at a time by one task."""
+    """Put a thousand messages at a time from one task."""
 
     async def main() -> Sample:
         async with opened(server, bundle=bundle) as (_, queue):
@@ -116,13 +116,13 @@ def drained(
     *,
     drain: Drain,
     body: bytes = BODY,
-    beside: Beside = nothing,
+    other_work: OtherWork = nothing,
     bundle: int = 1,
 ) -> Sample:
     """Fill a queue, and measure how it is drained."""
 
     async def main() -> Sample:
-        async with opened(server, beside, bundle) as (session, queue):
+        async with opened(server, other_work, bundle) as (session, queue):
             await queue.put_many([body] * messages)
             counts = core_of(queue).dispatcher(state_of(queue)).counts
             before = counts.batches
@@ -138,12 +138,12 @@ def drained(
 async def take(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) -> None:
     """Take and commit one message per transaction."""
 
-    async def one() -> None:
+    async def take_and_commit() -> None:
         async with session.transaction() as tx:
             if await tx.take(queue, timeout=30) is None:
                 raise RuntimeError("a message is missing")
 
-    await spread(TASKS, messages, one)
+    await spread(TASKS, messages, take_and_commit)
 
 
 async def take_many(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int, *, tasks: int) -> None:

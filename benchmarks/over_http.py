@@ -1,4 +1,4 @@
-"""Queues over HTTP and the direct API: batches of a hundred sent, and polled and acknowledged.
+"""Queues over HTTP and by the direct API: batches of a hundred messages are sent, polled and acknowledged.
 
 This process drives one server process with httpx. The client's CPU is the HTTP server's: its cost per message.
 """
@@ -77,13 +77,13 @@ def over_http(server: Server, messages: int, *, drive: Drive) -> Sample:
             if drive is take:
                 await spread(TASKS, messages // TOGETHER, partial(send, client, name))
 
-            async def one() -> None:
+            async def request() -> None:
                 nonlocal requests
                 made = await drive(client, name)
                 requests += made
 
             with Stopwatch(server, [process]) as watch:
-                await spread(TASKS, messages // TOGETHER, one)
+                await spread(TASKS, messages // TOGETHER, request)
             seconds = watch.sample(messages).seconds
             return watch.sample(messages, requests_per_second=requests / seconds)
 
@@ -105,7 +105,7 @@ def put_directly(server: Server, messages: int) -> Sample:
 def lease_directly(server: Server, messages: int) -> Sample:
     """Lease and acknowledge a hundred messages at a time with the Python API."""
 
-    async def one(queue: zq.Queue[bytes]) -> None:
+    async def lease_and_acknowledge(queue: zq.Queue[bytes]) -> None:
         leases = await queue.leases.take(TOGETHER, lifetime=600)
         await queue.leases.acknowledge([lease.token for lease in leases])
 
@@ -113,7 +113,7 @@ def lease_directly(server: Server, messages: int) -> Sample:
         async with opened(server) as (_, queue):
             await queue.put_many([BODY] * messages)
             with Stopwatch(server) as watch:
-                await spread(TASKS, messages // TOGETHER, partial(one, queue))
+                await spread(TASKS, messages // TOGETHER, partial(lease_and_acknowledge, queue))
             return watch.sample(messages)
 
     return asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Stock aiozk with a minimal queue by hand: no group commit, no dispenser, no fences."""
+"""A minimal queue on stock aiozk, without group commit, claim dispatch or fences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def take(server: Server, messages: int) -> Sample:
     async def main() -> Sample:
         client = await _prepare(server, messages)
 
-        async def one() -> None:
+        async def consume() -> None:
             name = names.pop()
             lock = f"{_LOCKS}/lock-{name}"
             await client.create(lock, b"me", ephemeral=True)
@@ -56,7 +56,7 @@ def take(server: Server, messages: int) -> Sample:
         try:
             with Stopwatch(server) as watch:
                 names = sorted(await client.get_children(_ITEMS), reverse=True)
-                await spread(TASKS, messages, one)
+                await spread(TASKS, messages, consume)
             if await client.get_children(_ITEMS):
                 raise RuntimeError("items are left")
             return watch.sample(messages)

@@ -1,4 +1,4 @@
-"""Curator's DistributedQueue, from the jars in PySpark's wheel, in a JVM that stays warm over all rounds.
+"""Curator's DistributedQueue, from the jars in PySpark's wheel, in one JVM for all rounds, which thus stays warm.
 
 The driver is Java source. Janino, a compiler in the same wheel, compiles it at run time, so no JDK is needed.
 """
@@ -53,7 +53,7 @@ class Curator:
             self._process.wait()
 
     def put(self, server: Server, messages: int, *, background: bool) -> Sample:
-        """Put messages, each waiting for the server's answer, or in the background and flushed at the end."""
+        """Put messages, and wait for the server's answer to each, or put in the background and flush at the end."""
         word = "background" if background else "put"
         return self._run(server, messages, 0, f"{word} {_ITEMS} {messages} {len(BODY)}")
 
@@ -69,7 +69,7 @@ class Curator:
             connection.ensure(_ITEMS.encode())
             fill(connection, wire.create(f"{_ITEMS}/queue-".encode(), _FRAMED, wire.SEQUENTIAL), waiting)
             with Stopwatch(server, [psutil.Process(process.pid)]) as watch:
-                self._tell(process, command)
+                self._send(process, command)
             connection.remove(_BASE.encode())
         return watch.sample(messages)
 
@@ -84,7 +84,7 @@ class Curator:
             self._answer(self._process, "ready")
         return self._process
 
-    def _tell(self, process: subprocess.Popen[str], command: str) -> None:
+    def _send(self, process: subprocess.Popen[str], command: str) -> None:
         assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
         process.stdin.write(command + "\n")
         process.stdin.flush()
@@ -98,7 +98,7 @@ class Curator:
 
 
 def cases(curator: Curator) -> list[Case]:
-    """The measured cases of Curator."""
+    """Return the measured cases of Curator."""
     return [
         Case("Curator: put", "put", 2_000, partial(curator.put, background=False)),
         Case("Curator: put in background", "put", 10_000, partial(curator.put, background=True)),
@@ -109,7 +109,7 @@ def cases(curator: Curator) -> list[Case]:
 
 
 def curator_driver() -> list[str]:
-    """Return the command that starts the driver; the servers and milliseconds of session timeout follow.
+    """Return the command that starts the driver; its arguments are the servers and the session timeout in milliseconds.
 
     Raises: AbsentError.
     """

@@ -22,7 +22,7 @@ _BASE = "/benchmark-kazoo"
 
 @contextmanager
 def _client(server: Server, entries: str, messages: int) -> Iterator[KazooClient]:
-    """Yield a client, with entries waiting below a path; remove all znodes afterwards."""
+    """Yield a client, with entries below a path; remove all znodes afterwards."""
     with Connection(server.first) as connection:
         path = entries.encode()
         connection.ensure(path)

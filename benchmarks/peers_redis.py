@@ -51,7 +51,7 @@ class LocalRedis:
             self._process.wait()
         self._folder.cleanup()
 
-    def put(self, server: Server, messages: int) -> Sample:  # noqa: ARG002 - not of Redis
+    def put(self, server: Server, messages: int) -> Sample:  # noqa: ARG002 - Redis has no such server
         """Enqueue jobs."""
 
         async def main() -> Sample:
@@ -62,7 +62,7 @@ class LocalRedis:
 
         return asyncio.run(main())
 
-    def work(self, server: Server, messages: int) -> Sample:  # noqa: ARG002 - not of Redis
+    def work(self, server: Server, messages: int) -> Sample:  # noqa: ARG002 - Redis has no such server
         """Process empty jobs."""
 
         async def main() -> Sample:
@@ -71,7 +71,7 @@ class LocalRedis:
             finished = asyncio.Event()
             left = messages
 
-            async def after(_: Any) -> None:  # noqa: ANN401 - what a worker calls, and with what
+            async def after(_: Any) -> None:  # noqa: ANN401 - the worker passes values of any type
                 nonlocal left
                 left -= 1
                 if not left:
@@ -138,10 +138,10 @@ class LocalRedis:
         (self._port,) = free_ports(1)
         options = ["--port", str(self._port), "--bind", "127.0.0.1", "--dir", self._folder.name, "--save", ""]
         durable = ["--appendonly", "yes", "--appendfsync", "always"]
-        self._process = subprocess.Popen([executable, *options, *durable], stdout=subprocess.DEVNULL)  # noqa: S603 - as found
+        self._process = subprocess.Popen([executable, *options, *durable], stdout=subprocess.DEVNULL)  # noqa: S603 - the redis-server that was found
 
 
-async def handle(_: Any, *, body: str) -> None:  # noqa: ANN401 - what a worker calls, and with what
+async def handle(_: Any, *, body: str) -> None:  # noqa: ANN401 - the worker passes values of any type
     """Do nothing."""
     del body
 

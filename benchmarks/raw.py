@@ -52,7 +52,7 @@ def multi_creates(server: Server, messages: int, *, batch: int = 100) -> Sample:
 
 
 def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGHTS, item: bytes = _ITEM) -> Sample:
-    """Lock items, read them under the locks, delete items and locks, in multis and batches of the given sizes."""
+    """Lock items, read them under the locks, and delete items and locks, in multis and batches of the given sizes."""
     with Connection(server.first) as connection:
         connection.ensure(_ITEMS)
         connection.ensure(_LOCKS)
@@ -85,7 +85,7 @@ def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGH
 
 
 def fill(connection: Connection, item: bytes, messages: int) -> None:
-    """Create this many items of one body, without measuring it."""
+    """Create this many items with the same body, without measuring."""
     batch = min(500, FILL_BYTES // len(item))
     full, rest = divmod(messages, batch)
     multis = [(wire.MULTI, wire.creates([item] * batch))] * full

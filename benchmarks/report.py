@@ -75,7 +75,7 @@ def save(path: Path, results: Results, machine: Mapping[str, str], options: Mapp
 
 
 def _table(results: Results, title: str, names: list[str]) -> Table:
-    """One subject: the median over the rounds, its range, and the ratio of each case to the first one."""
+    """Build the table of one subject: medians over the rounds, ranges, and the ratio of each case to the first."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("case")
     for heading in ("messages/s", "from – to", "× first", "client µs", "server µs", "requests", "more"):

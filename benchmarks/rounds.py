@@ -49,9 +49,12 @@ def run(
     *,
     rounds: int,
     scale: float,
-    tell: Callable[[Case, Sample | None], None],
+    show_progress: Callable[[Case, Sample | None], None],
 ) -> None:
-    """Run the cases in turns, every other round backwards. ``tell`` is called when each case begins (None) and ends."""
+    """Run the cases in turns, every other round backwards.
+
+    ``show_progress`` is called when a case begins (with None) and when it ends.
+    """
     results.subjects.update((case.name, case.subject) for case in cases)
     for round_ in range(-1, rounds):
         for case in cases if round_ % 2 else reversed(cases):
@@ -60,7 +63,7 @@ def run(
             warming = round_ < 0
             if warming and case.rounds is not None:
                 continue
-            tell(case, None)
+            show_progress(case, None)
             messages = max(100, int(case.messages * scale * (WARM_UP if warming else 1)))
             try:
                 sample = case.run(server, messages)
@@ -69,4 +72,4 @@ def run(
                 continue
             if not warming:
                 results.add(case, round_, sample)
-                tell(case, sample)
+                show_progress(case, sample)

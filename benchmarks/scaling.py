@@ -1,4 +1,4 @@
-"""Rates by number of consumers, by depth, and by payload size; and a queue of a million waiting messages."""
+"""Rates by the number of consumers, by depth and by payload size, and a queue of a million waiting messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .measure import BODY, Case, Sample, Server, Stopwatch
 SESSIONS = (1, 4, 16, 64)
 TASKS = 32
 DEPTHS = (1_000, 100_000)
-#: Messages measured per depth: the deeper queue is listed once for all of them, so that its cost is spread.
+#: Messages measured per depth. The deeper queue is listed once for all of them, which spreads the cost of the listing.
 MOVED = 100_000
 SIZES = {"10 kB": (10_000, 5_000), "100 kB": (100_000, 500)}
 MILLION = 1_000_000
@@ -30,13 +30,13 @@ def sessions(server: Server, messages: int, *, count: int) -> Sample:
         asyncio.run(_fill(server, name, messages))
         begun = time.monotonic()
         with Stopwatch(server, consumers.processes) as watch:
-            consumers.tell()
+            consumers.signal()
             answers = consumers.answers()
     ours.remove(server)
     if sum(answer["messages"] for answer in answers) != messages:
         raise RuntimeError(f"{answers}: not {messages} messages")
     sample = watch.sample(messages, **failed(answers, messages))
-    # Without the second for which each task waited at the end.
+    # Leave out the second for which each task waited at the end.
     return Sample(
         messages,
         max(answer["last"] for answer in answers) - begun,
@@ -54,14 +54,14 @@ def depth(server: Server, messages: int, *, waiting: int) -> Sample:
         async with ours.opened(server) as (session, queue):
             await queue.put_many([BODY] * waiting)
 
-            async def one() -> None:
+            async def take_and_put() -> None:
                 async with session.transaction() as tx:
                     if await tx.take(queue, timeout=30) is None:
                         raise RuntimeError("a message is missing")
                     tx.put(queue, BODY)
 
             with Stopwatch(server) as watch:
-                await ours.spread(ours.TASKS, messages, one)
+                await ours.spread(ours.TASKS, messages, take_and_put)
             return watch.sample(messages)
 
     return asyncio.run(main())
@@ -75,7 +75,7 @@ def million(server: Server, messages: int) -> Sample:
         Consumers(server, name, "first", sessions=1, tasks=1) as consumers,
         Stopwatch(server, consumers.processes) as watch,
     ):
-        consumers.tell()
+        consumers.signal()
         (answer,) = consumers.answers()
     ours.remove(server)
     return watch.sample(
@@ -104,7 +104,7 @@ def _put_sized(server: Server, messages: int, *, size: int) -> Sample:
 
 
 def sessions_name(count: int) -> str:
-    """The name of the case with this many sessions."""
+    """Return the name of the case with this many sessions."""
     return f"{count} session{'s' if count > 1 else ''} × {TASKS} tasks"
 
 

@@ -1,4 +1,4 @@
-"""Streams of several groups out of one queue, on a cluster and an ensemble: ``python -m benchmarks.spark_groups``.
+"""Streams of several groups on one queue, with a cluster and an ensemble: ``python -m benchmarks.spark_groups``.
 
 Each group is a query with a separate driver process and ledger. All take from one queue, in a Spark cluster of four
 executors, which are processes of this machine, and from an ensemble of three servers. The queue is paused until all
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Four executors with a core each, in processes of their own.
+#: Four executors with one core each, in separate processes.
 CLUSTER: Final = "local-cluster[4,1,1024]"
 EXECUTORS: Final = 4
 WARM: Final = 2000
@@ -57,15 +57,15 @@ class Used(NamedTuple):
     """Seconds of CPU."""
 
     sources: float
-    """Of the Python processes of the drivers, which make and acknowledge the batches."""
+    """Seconds of the drivers' Python processes, which prepare and acknowledge the batches."""
     tasks: float
-    """Of the Python processes of the tasks."""
+    """Seconds of the tasks' Python processes."""
     spark: float
-    """Of the JVMs."""
+    """Seconds of the JVMs."""
     servers: float
 
     def since(self, before: Used) -> Used:
-        """Return what was used after another reading."""
+        """Return the use since another reading."""
         return Used(*(after - earlier for after, earlier in zip(self, before, strict=True)))
 
 
@@ -76,9 +76,9 @@ class Figures(NamedTuple):
     rate: float
     """Messages per second."""
     used: Used
-    """CPU, microseconds per message."""
+    """CPU time, microseconds per message."""
     load: float
-    """The load average of the last minute, when it began."""
+    """The load average of the minute before the measurement."""
 
 
 def start(folder: Path, cluster: str) -> SparkSession:
@@ -130,9 +130,9 @@ def measure(
     finally:
         for query in queries:
             query.stop()
-    batches = [one for query in queries for one in query.recentProgress if one["numInputRows"]]
-    began = min(_moment(one) for one in batches)
-    ended = max(_moment(one) + one["durationMs"]["triggerExecution"] / 1000 for one in batches)
+    batches = [progress for query in queries for progress in query.recentProgress if progress["numInputRows"]]
+    began = min(_moment(batch) for batch in batches)
+    ended = max(_moment(batch) + batch["durationMs"]["triggerExecution"] / 1000 for batch in batches)
     each = Used(*(1e6 * seconds / messages for seconds in used))
     return Figures(groups, messages / (ended - began), each, load)
 
@@ -148,7 +148,7 @@ def _start(
 
 
 def _rows(query: StreamingQuery) -> int:
-    return sum(one["numInputRows"] for one in query.recentProgress)
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
 def _moment(progress: Any) -> float:  # noqa: ANN401 - Spark's progress has many types of fields
@@ -170,15 +170,15 @@ async def _fill(options: Mapping[str, str], messages: int, bundle: int) -> None:
 def _used(server: Server) -> Used:
     sources = tasks = spark = 0.0
     servers = {process.pid for process in server.processes}
-    for one in descendants():
-        if one.pid in servers:
+    for descendant in descendants():
+        if descendant.pid in servers:
             continue
         try:
-            times, command = one.cpu_times(), " ".join(one.cmdline())
+            times, command = descendant.cpu_times(), " ".join(descendant.cmdline())
         except psutil.NoSuchProcess:
             continue
         seconds = times.user + times.system
-        if "java" in one.name():
+        if "java" in descendant.name():
             spark += seconds
         elif "python_streaming_source_runner" in command:
             sources += seconds
@@ -188,9 +188,9 @@ def _used(server: Server) -> Used:
 
 
 def medians(found: Sequence[Figures]) -> Figures:
-    """Return the median of each figure of one number of groups."""
-    used = Used(*(median(values) for values in zip(*(one.used for one in found), strict=True)))
-    return Figures(found[0].groups, median(one.rate for one in found), used, max(one.load for one in found))
+    """Return the median of each figure for one number of groups."""
+    used = Used(*(median(values) for values in zip(*(figures.used for figures in found), strict=True)))
+    return Figures(found[0].groups, median(figures.rate for figures in found), used, max(one.load for one in found))
 
 
 def main() -> None:
@@ -230,7 +230,7 @@ def main() -> None:
             spark.stop()
     results = [medians(figures) for figures in found.values()]
     if options.json:
-        print(json.dumps([{**one._asdict(), "used": one.used._asdict()} for one in results]))
+        print(json.dumps([{**result._asdict(), "used": result.used._asdict()} for result in results]))
         return
     print(f"{'groups':>6} {'messages/s':>11} {'sources':>8} {'tasks':>6} {'spark':>6} {'servers':>8} {'load':>5}")
     for one in results:

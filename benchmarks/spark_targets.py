@@ -1,8 +1,8 @@
-"""The targets of streams, reads and writes through Spark, beside the floor that Spark sets.
+"""The targets of streams, reads and writes through Spark, next to the lower limit that Spark itself sets.
 
-All cases run in ``local[2]`` with bundles of 64. The floor is a stream whose source reads nothing: its tasks make the
-rows. The other cases measure what does not depend on throughput: the writes of an idle stream, the first batch beside
-many delayed messages, and the server's heap.
+All cases run in ``local[2]`` with bundles of 64. The lower limit is a stream whose source reads nothing: its tasks
+create the rows. The other cases do not depend on throughput: the writes of an idle stream, the first batch among many
+delayed messages, and the server's heap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .on_spark import Local
 
 BUNDLE: Final = 64
-#: Messages that are ready, and that are delayed, where the first batch is measured.
+#: Ready and delayed messages in the measurement of the first batch.
 READY, DELAYED = 1000, 1_000_000
 #: Seconds for which an idle stream is observed.
 IDLE: Final = 5.0
@@ -37,7 +37,7 @@ HOUR: Final = 3600
 
 
 def floor(local: Local, options: Mapping[str, str], messages: int, *, most: int) -> Mapping[str, float]:
-    """Run a stream of rows that no server has stored."""
+    """Run a stream of rows that are not stored on a server."""
     from .nothing_source import NothingSource  # noqa: PLC0415 - imports Spark, which takes a second
 
     local.session.dataSource.register(NothingSource)
@@ -47,14 +47,14 @@ def floor(local: Local, options: Mapping[str, str], messages: int, *, most: int)
 
 
 def idle(server: Server, messages: int) -> Sample:
-    """Observe a stream that has read these messages, and waits for more."""
+    """Observe a stream that has read these messages and waits for more."""
     local = spark()
     options = next_queue(server)
     try:
         asyncio.run(fill(options, messages, BUNDLE))
         query = started(local, stream_of(local, options), options["queue"])
         try:
-            while sum(one["numInputRows"] for one in query.recentProgress) < messages:
+            while sum(progress["numInputRows"] for progress in query.recentProgress) < messages:
                 time.sleep(0.01)
             time.sleep(2)
             with Stopwatch(server) as watch:
@@ -69,11 +69,11 @@ def idle(server: Server, messages: int) -> Sample:
 
 
 def first_batch(server: Server, messages: int) -> Sample:
-    """Measure the first batch of a stream: the messages that are ready, beside many that are due this hour."""
+    """Measure the first batch of a stream: a few ready messages among many that are due this hour."""
     local = spark()
     warm, options = next_queue(server), next_queue(server)
     if (left := HOUR - time.time() % HOUR) < HOUR / 6:
-        time.sleep(left + 1)  # all of them are to be due in one hour, after the measurement
+        time.sleep(left + 1)  # all of them must be due in one hour, after the measurement
     due = HOUR * (time.time() // HOUR + 1) - 1
     try:
         asyncio.run(fill(warm, messages, BUNDLE))
@@ -83,7 +83,7 @@ def first_batch(server: Server, messages: int) -> Sample:
         query = started(local, stream_of(local, options), options["queue"])
         try:
             with Stopwatch(server) as watch:
-                while not (batches := [one for one in query.recentProgress if one["numInputRows"]]):
+                while not (batches := [progress for progress in query.recentProgress if progress["numInputRows"]]):
                     time.sleep(0.01)
         finally:
             query.stop()

@@ -1,6 +1,6 @@
-"""Measures the points of Curator's Tech Note 4 against queues on ZooKeeper: `python -m benchmarks.tech_note_4`.
+"""Measures the objections of Curator's Tech Note 4 to queues on ZooKeeper: `python -m benchmarks.tech_note_4`.
 
-Uses one embedded server with fsync, one session, bodies of 100 bytes. Prints one JSON object.
+It uses one embedded server with fsync, one session, and bodies of 100 bytes, and prints one JSON object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The longest turns of the event loop on very deep queues: ``python -m benchmarks.turns --messages 1000000``.
 
-A turn is the time for which the loop runs one step before others get their next step, in seconds of CPU of its thread.
-Each public operation runs once, with each kind of queue that it depends on. The longest collection of garbage is shown
-with it, because each string in a list or set makes it longer. With ``--where`` the stack is shown in which a
-turn exceeds the limit.
+A turn is the time for which the loop runs one step of a task before another task can run, in CPU seconds of its thread.
+Each public operation runs once with each kind of queue that affects it. The longest garbage collection is also shown,
+because each string in a list or set makes it longer. ``--where`` shows the stack in which a turn exceeds the limit.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ PATIENCE = 240
 
 
 class Turns:
-    """The longest turn of the loop, and the longest collection of garbage, seconds of CPU."""
+    """The longest turn of the loop, and the longest garbage collection, in CPU seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -75,7 +74,7 @@ class Turns:
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[Turns]:
-    """Watch the turns of the loop, without those that collect the garbage of what was done before."""
+    """Watch the turns of the loop, except those that collect garbage of earlier operations."""
     gc.collect()
     gc.freeze()
     turns = Turns()
@@ -109,7 +108,7 @@ class Bench:
         self.zookeeper = self.core.zookeeper
 
     async def create(self, nodes: Iterable[Create]) -> None:
-        """Create znodes, many at a time."""
+        """Create znodes, many per request."""
         page: list[Create] = []
         for node in nodes:
             page.append(node)
@@ -131,16 +130,16 @@ class Bench:
         return queue
 
     async def items(self, name: str, prefix: Callable[[int, str], str], lanes: tuple[str, ...] = ("items",)) -> None:
-        """Create an item for each message, under the result of ``prefix``, in these lanes in turn."""
+        """Create an item for each message, with the name prefix that ``prefix`` returns, in these lanes in turn."""
         base = self.core.queue_state(name).paths.base
         await self.create(
-            Create(f"{base}/{lanes[number % len(lanes)]}/{prefix(number, one)}", b"", sequential=True)
-            for number, one in self.numbers()
+            Create(f"{base}/{lanes[number % len(lanes)]}/{prefix(number, message_id)}", b"", sequential=True)
+            for number, message_id in self.numbers()
         )
 
 
-def _plain(_: int, one: str) -> str:
-    return f"item-i{one}-"
+def _plain(_: int, message_id: str) -> str:
+    return f"item-i{message_id}-"
 
 
 async def _take(
@@ -249,7 +248,7 @@ async def _groups(bench: Bench) -> list[Call]:
     queue = await bench.open("groups")
     await queue.put(b"", group="first")
     hashes = [key_hash(str(number)) for number in range(1000)]
-    await bench.items("groups", lambda number, one: f"item-g{hashes[number % 1000]}-i{one}-")
+    await bench.items("groups", lambda number, message_id: f"item-g{hashes[number % 1000]}-i{message_id}-")
     return [*_reads(bench, queue), *await _ends(bench, queue)]
 
 
@@ -257,7 +256,7 @@ async def _groups(bench: Bench) -> list[Call]:
 async def _own_groups(bench: Bench) -> list[Call]:
     queue = await bench.open("own-groups")
     await queue.put(b"", group="first")
-    await bench.items("own-groups", lambda number, one: f"item-g{key_hash(str(number))}-i{one}-")
+    await bench.items("own-groups", lambda number, message_id: f"item-g{key_hash(str(number))}-i{message_id}-")
     return _reads(bench, queue)
 
 
@@ -281,7 +280,7 @@ async def _filters(bench: Bench) -> list[Call]:
     await queue.put(b"", tags={"kind": "b"})
     zookeeper, paths = bench.zookeeper, bench.core.queue_state("filters").paths
     digests = await zookeeper.children(paths.filters)
-    await bench.items("filters", lambda number, one: f"item-f{digests[number % 2]}-i{one}-")
+    await bench.items("filters", lambda number, message_id: f"item-f{digests[number % 2]}-i{message_id}-")
     where = zq.Filter("kind", "eq", "a")
     return [
         Call("take filtered", partial(_take, bench.session, queue, filters=where)),
@@ -294,7 +293,7 @@ async def _filters(bench: Bench) -> list[Call]:
 async def _ttl(bench: Bench) -> list[Call]:
     queue = await bench.open("ttl", zq.QueueConfig(ttl=timedelta(days=1)))
     end = int((time.time() + 1000) * MS)
-    await bench.items("ttl", lambda _, one: f"item-e{end}-i{one}-")
+    await bench.items("ttl", lambda _, message_id: f"item-e{end}-i{message_id}-")
     return _reads(bench, queue)
 
 
@@ -302,7 +301,7 @@ async def _ttl(bench: Bench) -> list[Call]:
 async def _expired(bench: Bench) -> list[Call]:
     queue = await bench.open("expired", zq.QueueConfig(ttl=timedelta(days=1)))
     end = int((time.time() - 1000) * MS)
-    await bench.items("expired", lambda _, one: f"item-e{end}-i{one}-")
+    await bench.items("expired", lambda _, message_id: f"item-e{end}-i{message_id}-")
     return [
         Call("stats", lambda: queue.stats(budget=60)),
         Call("clean", lambda: _for_a_while(lambda: bench.session.admin.clean("expired"))),
@@ -315,7 +314,7 @@ async def _affinity(bench: Bench) -> list[Call]:
     queue = await bench.open("affinity", zq.QueueConfig(affinity="producer"))
     await queue.put(b"")
     node = key_hash("another")
-    await bench.items("affinity", lambda _, one: f"item-n{node}-i{one}-")
+    await bench.items("affinity", lambda _, message_id: f"item-n{node}-i{message_id}-")
     return [
         Call("reap", lambda: _for_a_while(lambda: queue.admin.reap(limit=1000))),
         Call("take(timeout=0)", partial(_take_now, bench.session, queue)),
@@ -330,7 +329,7 @@ async def _affinity(bench: Bench) -> list[Call]:
 async def _collapse(bench: Bench) -> list[Call]:
     queue = await bench.open("collapse", zq.QueueConfig(collapse=True))
     await queue.put(b"", key="first")
-    await bench.items("collapse", lambda number, one: f"item-k{key_hash(str(number // 2))}-i{one}-")
+    await bench.items("collapse", lambda number, message_id: f"item-k{key_hash(str(number // 2))}-i{message_id}-")
     return _reads(bench, queue)
 
 
@@ -338,9 +337,11 @@ async def _collapse(bench: Bench) -> list[Call]:
 async def _unique(bench: Bench) -> list[Call]:
     queue = await bench.open("unique")
     await queue.put(b"", unique=True)
-    await bench.items("unique", lambda number, one: f"item-k{key_hash(str(number))}-u1-i{one}-")
+    await bench.items("unique", lambda number, message_id: f"item-k{key_hash(str(number))}-u1-i{message_id}-")
     paths = bench.core.queue_state("unique").paths
-    await bench.create(Create(paths.key(key_hash(str(number))), one.encode()) for number, one in bench.numbers())
+    await bench.create(
+        Create(paths.key(key_hash(str(number))), message_id.encode()) for number, message_id in bench.numbers()
+    )
     return [
         Call("stats", lambda: queue.stats(budget=60)),
         Call("cancel", lambda: queue.cancel(key="nobody")),
@@ -383,7 +384,9 @@ async def _scheduled(bench: Bench) -> list[Call]:
     due = (now // 3_600_000 + 1) * 3_600_000
     if not await _exists(bench, f"/zms/scheduled/later/{due // 3_600_000}"):
         await bench.zookeeper.multi([Create(f"/zms/scheduled/later/{due // 3_600_000}")])
-    await bench.items("scheduled", lambda number, one: f"item-t{due + number}-i{one}-", (f"later/{due // 3_600_000}",))
+    await bench.items(
+        "scheduled", lambda number, message_id: f"item-t{due + number}-i{message_id}-", (f"later/{due // 3_600_000}",)
+    )
     calls = [call for call in _reads(bench, queue) if not call.name.startswith(("take", "lease"))]
     return [Call("take(timeout=0)", partial(_take_now, bench.session, queue)), *calls]
 
@@ -394,11 +397,13 @@ async def _due(bench: Bench) -> list[Call]:
     await queue.put(b"", delay=0.1)
     now = int(time.time() * MS)
     hour = now // 3_600_000
-    for one in (hour, hour - 1):
-        if not await _exists(bench, f"/zms/due/later/{one}"):
-            await bench.zookeeper.multi([Create(f"/zms/due/later/{one}")])
+    for folder in (hour, hour - 1):
+        if not await _exists(bench, f"/zms/due/later/{folder}"):
+            await bench.zookeeper.multi([Create(f"/zms/due/later/{folder}")])
     moment = (hour - 1) * 3_600_000
-    await bench.items("due", lambda number, one: f"item-t{moment + number}-i{one}-", (f"later/{hour - 1}",))
+    await bench.items(
+        "due", lambda number, message_id: f"item-t{moment + number}-i{message_id}-", (f"later/{hour - 1}",)
+    )
     return _reads(bench, queue)
 
 
@@ -414,11 +419,13 @@ async def _leased(bench: Bench) -> list[Call]:
     node, _ = await bench.zookeeper.read(f"{paths.due}/{name}")
     moment = int(name.partition("-")[0])
     await bench.items("leased", _plain)
-    await bench.create(Create(paths.lock(one), data) for _, one in bench.numbers())
-    await bench.create(Create(paths.due_node(moment + number, one), node) for number, one in bench.numbers())
+    await bench.create(Create(paths.lock(message_id), data) for _, message_id in bench.numbers())
+    await bench.create(
+        Create(paths.due_node(moment + number, message_id), node) for number, message_id in bench.numbers()
+    )
     metas = await bench.zookeeper.children(paths.metas)
     meta = (await bench.zookeeper.read(f"{paths.metas}/{metas[0]}"))[0] if metas else b""
-    await bench.create(Create(paths.meta(one), meta) for _, one in bench.numbers())
+    await bench.create(Create(paths.meta(message_id), meta) for _, message_id in bench.numbers())
     await queue.put(b"free")
     calls = [
         call for call in _reads(bench, queue) if call.name not in {"take", "take beside another", "release_claims"}
@@ -434,7 +441,9 @@ async def _leased(bench: Bench) -> list[Call]:
 async def _dead(bench: Bench) -> list[Call]:
     queue = await bench.open("dead")
     paths = bench.core.queue_state("dead").paths
-    await bench.create(Create(paths.dead(f"item-i{one}-{number:010d}"), b"") for number, one in bench.numbers())
+    await bench.create(
+        Create(paths.dead(f"item-i{message_id}-{number:010d}"), b"") for number, message_id in bench.numbers()
+    )
     letters = queue.dead_letters
     return [
         Call("dead_letters.peek", letters.peek),
@@ -460,12 +469,13 @@ async def _history(bench: Bench) -> list[Call]:
     await queue.put(b"")
     async with bench.session.transaction() as tx:
         await tx.take(queue, timeout=10)
-    (hour,) = (one for one in await bench.zookeeper.children(paths.history) if not one.startswith("."))
+    (hour,) = (child for child in await bench.zookeeper.children(paths.history) if not child.startswith("."))
     (name,) = await bench.zookeeper.children(paths.record(hour))
     data, _ = await bench.zookeeper.read(paths.record(f"{hour}/{name}"))
     moment = int(name.partition("-")[0])
     await bench.create(
-        Create(paths.record(f"{hour}/{moment + number % 1000:013d}-{one}"), data) for number, one in bench.numbers()
+        Create(paths.record(f"{hour}/{moment + number % 1000:013d}-{message_id}"), data)
+        for number, message_id in bench.numbers()
     )
     return [
         Call("history, first", lambda: _drain(queue.history(limit=10))),

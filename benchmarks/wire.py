@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format with `struct` alone, for the few requests of the raw limit; and a blocking socket."""
+"""ZooKeeper's wire format with `struct` alone, for the few requests of the raw limit, and a blocking socket."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class Connection:
 
     def _frame(self) -> bytes:
         received = self._received
-        while len(received) < 4:  # noqa: PLR2004 - the length of a length
+        while len(received) < 4:  # noqa: PLR2004 - the size of a length field
             self._more()
         (length,) = _INT.unpack_from(received)
         while len(received) < 4 + length:

@@ -1,8 +1,8 @@
-"""A shared archive of the classes that a ZooKeeper server loads. It halves the start time of each server of a run.
+"""A shared archive of the classes that a ZooKeeper server loads. It halves the start time of each server in a test run.
 
 ``python -m tests.archive FILE`` makes a class archive (CDS), which every embedded server uses with
 ``AIOZKQUEUE_JVM_OPTIONS=-XX:SharedArchiveFile=FILE``. Java ignores an archive that was made for other jars or another
-Java.
+version of Java.
 """
 
 from __future__ import annotations

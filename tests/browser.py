@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser
 
-#: The variable that names a Chromium or Chrome that is not on PATH.
+#: The environment variable with the path of a Chromium or Chrome that is not on PATH.
 ENVIRONMENT = "AIOZKQUEUE_CHROMIUM"
-#: Milliseconds, sufficient even on a busy machine.
+#: A timeout in milliseconds that is sufficient even on a busy machine.
 PATIENCE = 30_000.0
 
 

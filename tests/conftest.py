@@ -1,4 +1,4 @@
-"""Fixtures and settings that all of the project's own tests share. `pytest_aiozkqueue` has the public fixtures."""
+"""Fixtures and settings for all of the project's own tests. `pytest_aiozkqueue` has the public fixtures."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
-# Its threads use the module `random` at any time. Hypothesis would attribute that to the example it is generating, and
-# fail it.
+# Its threads may use the module `random` at any time. Hypothesis would attribute that to the example that it is
+# generating, and fail.
 kazoo.protocol.connection.random = kazoo.retry.random = Random()
 
-# pydantic reads its list of plugins from the disk with its first type; do it now, so that no test's loop waits for it.
+# pydantic reads its list of plugins from the disk when it creates its first type. Do this now, so that it blocks no
+# loop.
 TypeAdapter(int)
 
-# A slow machine must not fail a test, which has a separate timeout.
+# A slow machine must not fail a test. Tests have a separate timeout.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -48,14 +49,14 @@ def _no_blocking_calls_on_the_loop() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_heap() -> None:
     """Exclude all tests and imported modules from garbage collection, which would block a loop for half a second."""
-    if not gc.get_freeze_count():  # the first module, or a test has thawed it
+    if not gc.get_freeze_count():  # the first module, or a test that has unfrozen the heap
         gc.collect()
         gc.freeze()
 
 
 @pytest.fixture
 async def server_view(zookeeper: str) -> AsyncIterator[Observer]:
-    """The znodes on the shared server, seen by an independent client."""
+    """An independent client's view of the znodes on the shared server."""
     async with observer(zookeeper) as view:
         yield view
 
@@ -68,14 +69,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="session")
 def quick_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the command, for calls without the start of Python."""
+    """A folder with the command, whose calls do not have to start Python."""
     with started(tmp_path_factory.mktemp("command")) as folder:
         yield folder
 
 
 @pytest.fixture
 def terminal() -> Iterator[None]:
-    """Have a closing terminal end the test's processes, even if nohup runs the tests."""
+    """Have a closing terminal end the test's processes, even if the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -88,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scopes | None:
-    """Let `order` distribute modules among workers."""
+    """Have `order` distribute the modules among workers."""
     return Scopes(config, log) if config.getvalue("dist") == "loadscope" else None
 
 

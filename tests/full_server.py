@@ -20,6 +20,6 @@ async def full_server() -> AsyncIterator[str]:
     try:
         server = await EmbeddedZooKeeper(options).__aenter__()
     except ServerUnavailableError as error:
-        pytest.skip(str(error))  # it names the part that is missing
+        pytest.skip(str(error))  # the error names the missing part
     async with server:
         yield server.hosts

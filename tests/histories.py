@@ -1,4 +1,4 @@
-"""Histories whose contents are known: records of messages that ended at chosen times."""
+"""Histories with known contents: records of messages that ended at chosen times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 
 
 def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHED, **more: Any) -> HistoryRecord:
-    """A message that was put a second after the one before, and took this many milliseconds."""
+    """Return the record of a message that was put a second after the previous one, and took this many milliseconds."""
     put = int(START.timestamp() * 1000) + 1000 * number
     claimed = None if outcome is End.EXPIRED else put + waited
     return HistoryRecord(
@@ -26,7 +26,7 @@ def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHE
     )
 
 
-def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecord]]) -> None:
+def store(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecord]]) -> None:
     """Store the records in the histories of these queues."""
 
     async def write() -> None:
@@ -34,8 +34,8 @@ def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecor
             for name, kept in records.items():
                 await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
                 paths, zookeeper = core_of(session).queue_state(name).paths, core_of(session).zookeeper
-                for one in kept:
-                    await zookeeper.ensure(paths.record(one.place).rpartition("/")[0])
-                    await zookeeper.multi([Create(paths.record(one.place), one.encode())])
+                for ended in kept:
+                    await zookeeper.ensure(paths.record(ended.place).rpartition("/")[0])
+                    await zookeeper.multi([Create(paths.record(ended.place), ended.encode())])
 
     asyncio.run(write())

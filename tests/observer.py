@@ -1,6 +1,7 @@
-"""An independent view of the server's znodes, through another client than the one under test.
+"""An independent view of the server's znodes, through a client other than the one under test.
 
-kazoo's client has its own threads; each request runs in a worker thread, so that the event loop is not blocked.
+It is kazoo's client, which has its own threads; each request runs in a worker thread, so that the event loop is not
+blocked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Reads znodes, and damages them where a test needs it. Every path is absolute."""
+    """Reads znodes, and damages them if a test needs it. All paths are absolute."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
@@ -28,34 +29,34 @@ class Observer:
         return await self._ask(lambda: self._client.exists(path) is not None)
 
     async def get(self, path: str) -> bytes:
-        """A znode's data. Raises: kazoo's NoNodeError."""
+        """Return the data of a znode. Raises: kazoo's NoNodeError."""
         return await self._ask(lambda: bytes(self._client.get(path)[0]))
 
     async def version(self, path: str) -> int:
-        """A znode's data version. Raises: kazoo's NoNodeError."""
+        """Return the data version of a znode. Raises: kazoo's NoNodeError."""
         return await self._ask(lambda: int(self._client.get(path)[1].version))
 
     async def children(self, path: str) -> list[str]:
-        """The names of the children, sorted; empty if the znode does not exist."""
+        """Return the names of the children, sorted; empty if the znode does not exist."""
         return await self._ask(lambda: self._children(path))
 
     async def tree(self, path: str) -> dict[str, bytes]:
-        """The data of a znode and of its descendants, by path."""
+        """Return the data of a znode and its descendants, by path."""
         return await self._ask(lambda: dict(self._walk(path)))
 
     async def ephemerals(self, path: str) -> dict[str, int]:
-        """The ephemeral znodes at and below a path, each with the session that owns it."""
+        """Return the ephemeral znodes at and below a path, each with the session that owns it."""
         return await self._ask(lambda: dict(self._owners(path)))
 
     async def set(self, path: str, data: bytes) -> None:
         await self._ask(lambda: self._client.set(path, data))
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
-        """Create a znode, and its parents; an ephemeral one lasts as long as this observer."""
+        """Create a znode and its parents; an ephemeral znode exists as long as this observer."""
         await self._ask(lambda: self._client.create(path, data, ephemeral=ephemeral, makepath=True))
 
     async def create_many(self, paths: Iterable[str]) -> None:
-        """Create znodes without data, in few requests; their parents must exist."""
+        """Create znodes without data in few requests. Their parents must exist."""
         await self._ask(lambda: self._create_many(list(paths)))
 
     async def delete(self, path: str) -> None:
@@ -63,7 +64,7 @@ class Observer:
         await self._ask(lambda: self._client.delete(path, recursive=True))
 
     async def delete_at_once(self, path: str) -> None:
-        """Delete a znode and its descendants in one transaction, so that no client can create another one meanwhile."""
+        """Delete a znode and its descendants in one transaction, so that no client can create a child meanwhile."""
         await self._ask(lambda: self._delete_at_once(path))
 
     async def replace(self, old: Iterable[str], new: Mapping[str, bytes]) -> None:
@@ -73,7 +74,7 @@ class Observer:
     async def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
         """Wait until a condition, evaluated in a thread, holds. Raises: TimeoutError."""
         async with asyncio.timeout(timeout):
-            while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process fulfils it
+            while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process makes it true
                 await asyncio.sleep(0.02)
 
     async def gone(self, path: str, timeout: float = 30.0) -> None:
@@ -86,7 +87,7 @@ class Observer:
 
     async def _ask(self, question: Callable[[], T]) -> T:
         def ask() -> T:
-            self._client.sync("/")  # the observer's server may lag behind the server of the client under test
+            self._client.sync("/")  # the observer's server may lag behind that of the client under test
             return question()
 
         return await asyncio.to_thread(ask)
@@ -96,7 +97,7 @@ class Observer:
             transaction = self._client.transaction()
             for path in paths[start : start + 500]:
                 transaction.create(path)
-            assert not [one for one in transaction.commit() if isinstance(one, Exception)]
+            assert not [result for result in transaction.commit() if isinstance(result, Exception)]
 
     def _replace(self, old: list[str], new: Mapping[str, bytes]) -> None:
         transaction = self._client.transaction()
@@ -104,7 +105,7 @@ class Observer:
             transaction.delete(path)
         for path, data in new.items():
             transaction.create(path, data)
-        assert not [one for one in transaction.commit() if isinstance(one, Exception)]
+        assert not [result for result in transaction.commit() if isinstance(result, Exception)]
 
     def _children(self, path: str) -> list[str]:
         try:

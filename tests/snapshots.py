@@ -1,4 +1,4 @@
-"""Edits the snapshot of a stopped server, which brings a counter to its end without two billion creates.
+"""Edits the snapshot of a stopped server, to bring a counter to its end without two billion creates.
 
 The layout is that of ZooKeeper 3.9: a header, the sessions, the ACLs, the znodes, each with its persistent stat, and a
 trailer; several places hold the Adler-32 of all preceding bytes.
@@ -40,7 +40,7 @@ class _Reader:
 
 
 def set_counters(version_2: Path, counters: dict[str, int], versions: dict[str, int]) -> None:
-    """Set the sequence number that the next sequential child of a znode gets, and the versions of znodes' data.
+    """Set the sequence number for the next sequential child of a znode, and the data versions of znodes.
 
     ``version_2`` is the data folder of a server that was started and stopped after the znodes were created, so that
     its newest snapshot contains them all.

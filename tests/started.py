@@ -1,9 +1,9 @@
-"""The `aiozkqueue` command without the start of Python, for tests that call it dozens of times.
+"""The `aiozkqueue` command without the start time of Python, for tests that call it dozens of times.
 
 One process has imported the command. The file `aiozkqueue`, first on the path, passes its arguments, environment,
 folder and streams to that process, which forks for each call. Each call is thus a separate process, which runs the
-command's `main` and ends with its status, a third of a second sooner. It does not suit calls that are to be killed, or
-whose environment is meant for Python itself.
+command's `main` and ends with its status, a third of a second sooner. It is unsuitable for calls that a test kills, or
+that set environment variables of Python itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Path]:
-    """Yield a folder with the command, to be put on the path."""
+    """Yield a folder with the command, which must be put on the path."""
     address = folder / _SOCKET
     command = folder / "bin" / "aiozkqueue"
     command.parent.mkdir()

@@ -13,7 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.report import command
 from aiozkqueue.layout import End, HistoryRecord
-from tests.histories import record, tell
+from tests.histories import record, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def orders(zookeeper: str, queue_root: str) -> list[HistoryRecord]:
         for n in range(3)
     ]
     records.append(record(900, waited=60_000, handled=0, outcome=End.EXPIRED))
-    tell({"hosts": zookeeper, "root": queue_root}, {"orders": records})
+    store({"hosts": zookeeper, "root": queue_root}, {"orders": records})
     return records
 
 

@@ -1,4 +1,4 @@
-"""What the files below `deploy/` are checked against: the metrics of a worker and of the HTTP service, and promtool."""
+"""References for the tests of `deploy/`: the metrics of a worker and of the HTTP service, and promtool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["expire", "key", "open_session", "service", "session", "start"]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-#: The variable that names a promtool that is not on PATH.
+#: The environment variable with the path of a promtool that is not on PATH.
 PROMTOOL = "AIOZKQUEUE_PROMTOOL"
 WORKER = """
 import aiozkqueue as zq
@@ -43,9 +43,9 @@ class Promtool(Protocol):
 
 @pytest.fixture
 def promtool() -> Promtool:
-    """Run promtool, and return what it prints."""
-    beside = Path(sys.executable).with_name("promtool")
-    program = os.environ.get(PROMTOOL) or (str(beside) if beside.exists() else shutil.which("promtool"))
+    """A function that runs promtool and returns its output."""
+    sibling = Path(sys.executable).with_name("promtool")
+    program = os.environ.get(PROMTOOL) or (str(sibling) if sibling.exists() else shutil.which("promtool"))
     if program is None:
         pytest.skip(f"no promtool on PATH, nor named by {PROMTOOL}; `make test` fetches it on Debian")
 
@@ -110,7 +110,7 @@ async def working(folder: Path, hosts: str, root: str) -> AsyncIterator[str]:
 
 
 def labels_of(texts: Sequence[str]) -> dict[str, set[str]]:
-    """Every metric's name, and the names of its labels."""
+    """Return the names of all metrics, each with the names of its labels."""
     found: dict[str, set[str]] = {}
     for text in texts:
         for family in text_string_to_metric_families(text):

@@ -1,4 +1,4 @@
-"""A Dockerfile, parsed, and its steps, run in a folder: no engine is needed, and nothing is fetched."""
+"""Parses a Dockerfile, and runs its steps in a folder, without a container engine and without downloads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The folders of the image that its steps write to.
+#: The folders of the image to which its steps write.
 FOLDERS = ("/wheels", "/opt/aiozkqueue", "/src", "/app")
-#: pip installs the packages that are named, without their dependencies and without a download.
+#: pip installs the named packages without their dependencies and without downloads.
 OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 @dataclass
 class Stage:
-    """A stage of the build: its steps, in their order, and what it says about the program to start."""
+    """A stage of the build: its steps in order, and its settings of the program to start."""
 
     name: str
     steps: list[tuple[str, str]] = field(default_factory=list)
@@ -45,18 +45,18 @@ def build(stages: list[Stage], context: Path, folder: Path) -> Path:
     """Run the steps of all stages below a folder, and return the root of the last one."""
     roots = {stage.name: folder / (stage.name or "image") for stage in stages}
     for stage in stages:
-        root, here = roots[stage.name], "/"
+        root, folder_in_image = roots[stage.name], "/"
         for kind, text in stage.steps:
             if kind == "WORKDIR":
-                here = text
-                (root / here[1:]).mkdir(parents=True, exist_ok=True)
+                folder_in_image = text
+                (root / folder_in_image[1:]).mkdir(parents=True, exist_ok=True)
             elif kind == "COPY":
                 source = roots[found[1]] if (found := re.match(r"--from=(\w+) ", text)) else context
                 *names, target = re.sub(r"^--from=\w+ ", "", text).split()
                 for name in names:
-                    _copy(source / name.removeprefix("/"), root / str(Path(here) / target)[1:], into=target)
+                    _copy(source / name.removeprefix("/"), root / str(Path(folder_in_image) / target)[1:], into=target)
             elif kind == "RUN":
-                _run(text, root, root / here[1:])
+                _run(text, root, root / folder_in_image[1:])
     return roots[stages[-1].name]
 
 
@@ -70,11 +70,17 @@ def _copy(source: Path, target: Path, into: str) -> None:
     shutil.copy(source, target)
 
 
-def _run(text: str, root: Path, here: Path) -> None:
+def _run(text: str, root: Path, folder_in_image: Path) -> None:
     command = re.sub(rf"(?<![\w/])({'|'.join(FOLDERS)})(?![\w])", lambda match: f"{root}{match[1]}", text)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     done = subprocess.run(
-        ["/bin/sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True, timeout=200, check=False
+        ["/bin/sh", "-c", command],
+        cwd=folder_in_image,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, f"{shlex.quote(command)}: {done.stdout}{done.stderr}"

@@ -1,4 +1,4 @@
-"""The image, the compose file and the manifests: each is accepted, and what they start runs and answers its probes."""
+"""The image, the compose file and the manifests are valid, and the processes that they start answer their probes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BIN = Path(sys.executable).parent
 DOCKERFILE = DEPLOY / "Dockerfile"
 MANIFESTS = DEPLOY / "kubernetes"
 STAGES = parse(DOCKERFILE)
-#: The version of Kubernetes by whose schemas the manifests are checked.
+#: The version of Kubernetes whose schemas the manifests must match.
 KUBERNETES = "1.34"
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,10 +48,15 @@ def compose() -> dict[str, Any]:
 
 
 def manifests(kind: str) -> dict[str, dict[str, Any]]:
-    """The objects of a kind that the kustomization has, by name."""
+    """Return the objects of a kind in the kustomization, by name."""
     files = yaml_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
-    found = [one for file in files for one in safe_load_all((MANIFESTS / file).read_text()) if one["kind"] == kind]
-    return {one["metadata"]["name"]: one for one in found}
+    found = [
+        document
+        for file in files
+        for document in safe_load_all((MANIFESTS / file).read_text())
+        if document["kind"] == kind
+    ]
+    return {document["metadata"]["name"]: document for document in found}
 
 
 # -- the image
@@ -63,7 +68,7 @@ def test_hadolint_accepts_the_dockerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_build_gets_all_that_it_copies_and_the_extras_exist() -> None:
+def test_the_build_context_contains_all_copied_files_and_the_extras_exist() -> None:
     allowed = set(re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE))
     copied = {
         name
@@ -114,7 +119,7 @@ def test_the_steps_of_the_image_install_the_wheel_and_its_command(image: Path) -
 
 
 class Started:
-    """A process of the image, on a port of this machine instead of the container's."""
+    """A process of the image, on a port of this machine instead of a container."""
 
     def __init__(self, image: Path, command: list[str], port: str, environment: dict[str, str]) -> None:
         [self._port] = free_ports(1)
@@ -127,9 +132,9 @@ class Started:
         )
 
     def status(self, path: str) -> int:
-        """The status of a request, repeated until the process answers."""
+        """Return the status of a request, which is repeated until the process answers."""
         for _ in range(600):
-            assert self._process.poll() is None, "it has ended"
+            assert self._process.poll() is None, "the process has ended"
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
                     return int(answer.status)
@@ -167,7 +172,9 @@ def test_the_worker_and_the_dashboard_of_the_image_answer_their_probes_and_stop(
     for process in processes.values():
         for path in ("/ready", "/live", "/metrics"):
             assert process.status(path) == 200, path
-    assert processes["dashboard"].status("/queue/1/orders/poll") == 403  # Prometheus' permission allows no more
+    assert (
+        processes["dashboard"].status("/queue/1/orders/poll") == 403
+    )  # the permission for Prometheus allows nothing else
     assert [process.stop() for process in processes.values()] == [0, 0]
 
 
@@ -178,20 +185,20 @@ def test_the_compose_file_connects_three_servers_a_worker_a_dashboard_and_promet
     loaded = compose()
     services = loaded["services"]
     assert set(services) == {"zookeeper-1", "zookeeper-2", "zookeeper-3", "worker", "dashboard", "prometheus"}
-    servers = {name: one for name, one in services.items() if one["image"].startswith("zookeeper:")}
-    told = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", loaded["x-servers"]["ZOO_SERVERS"]))
-    assert {one["environment"]["ZOO_MY_ID"]: name for name, one in servers.items()} == told
+    servers = {name: service for name, service in services.items() if service["image"].startswith("zookeeper:")}
+    configured = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", loaded["x-servers"]["ZOO_SERVERS"]))
+    assert {service["environment"]["ZOO_MY_ID"]: name for name, service in servers.items()} == configured
     for name in ("worker", "dashboard"):
-        one = services[name]
-        assert (DEPLOY / one["build"]["context"] / one["build"]["dockerfile"]).resolve() == DOCKERFILE
-        assert one["environment"]["AIOZKQUEUE_HOSTS"] == ",".join(f"{server}:2181" for server in servers)
-        assert set(one["depends_on"]) == set(servers)
-        assert float(one["stop_grace_period"].removesuffix("s")) > seconds_to_stop()
-    volumes = [volume.partition(":")[0] for one in services.values() for volume in one.get("volumes", ())]
+        settings = services[name]
+        assert (DEPLOY / settings["build"]["context"] / settings["build"]["dockerfile"]).resolve() == DOCKERFILE
+        assert settings["environment"]["AIOZKQUEUE_HOSTS"] == ",".join(f"{server}:2181" for server in servers)
+        assert set(settings["depends_on"]) == set(servers)
+        assert float(settings["stop_grace_period"].removesuffix("s")) > seconds_to_stop()
+    volumes = [volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", ())]
     named = [volume for volume in volumes if not volume.startswith(".")]
     assert sorted(named) == sorted(loaded["volumes"])
     assert all((DEPLOY / volume).exists() for volume in volumes if volume.startswith("."))
-    ports = [port for one in services.values() for port in one.get("ports", ())]
+    ports = [port for service in services.values() for port in service.get("ports", ())]
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
@@ -223,7 +230,7 @@ def test_the_manifests_have_the_form_that_kubernetes_accepts() -> None:
 def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights() -> None:
     deployments = manifests("Deployment")
     assert set(deployments) == {"shop-worker", "aiozkqueue-dashboard"}
-    configured = {one["name"] for one in yaml_load((MANIFESTS / "kustomization.yaml").read_text())["images"]}
+    configured = {entry["name"] for entry in yaml_load((MANIFESTS / "kustomization.yaml").read_text())["images"]}
     for deployment in deployments.values():
         template = deployment["spec"]["template"]
         labels = template["metadata"]["labels"]
@@ -232,7 +239,7 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         assert pod["securityContext"]["runAsNonRoot"] is True
         (container,) = pod["containers"]
         before = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        assert (before > 0) == ("serve" in container["command"]), "others send requests only to the HTTP service"
+        assert (before > 0) == ("serve" in container["command"]), "other pods send requests only to the HTTP service"
         assert pod["terminationGracePeriodSeconds"] > before + seconds_to_stop()
         assert container["image"] in configured
         rights = container["securityContext"]
@@ -242,12 +249,12 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         given = parsed(container["command"][1:])
         (port,) = container["ports"]
         assert port["containerPort"] == given.get("health_port", given.get("port"))
-        assert given.get("health_host", given.get("host")) == "0.0.0.0"  # the kubelet does not come from this pod
+        assert given.get("health_host", given.get("host")) == "0.0.0.0"  # the kubelet connects from outside the pod
         assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
         for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
             assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
     budgets = manifests("PodDisruptionBudget")
-    assert {name: one["spec"]["selector"]["matchLabels"]["app"] for name, one in budgets.items()} == {
+    assert {name: budget["spec"]["selector"]["matchLabels"]["app"] for name, budget in budgets.items()} == {
         name: name for name in deployments
     }
     (service,) = manifests("Service").values()

@@ -1,4 +1,4 @@
-"""Alert rules, the Grafana dashboard and the KEDA recipe use metrics that exist, and say the same as the pages."""
+"""Alert rules, the Grafana dashboard and the KEDA recipe use metrics that exist, and agree with the pages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def page_queries() -> Iterator[str]:
 
 
 def queries() -> dict[str, str]:
-    """Every expression of the files and the pages, by the place where it is."""
+    """All expressions in the files and the pages, by their places."""
     found = {f"alert {rule['alert']}": rule["expr"] for rule in rules()}
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
@@ -59,12 +59,12 @@ def queries() -> dict[str, str]:
 
 
 def filled(query: str) -> str:
-    """A query of Grafana, with values for its variables."""
+    """Return a query of Grafana with values for its variables."""
     return query.replace("$__rate_interval", "1m").replace("$queue", ".*")
 
 
 def uses(query: str) -> Iterator[tuple[str, set[str]]]:
-    """The metrics in a query, each with the labels that it must have."""
+    """Yield the metrics in a query, each with the labels that it must have."""
     text = re.sub(r'"[^"]*"', '""', query)
     grouped = {label.strip() for found in re.findall(r"\b(?:by|on) \(([^)]*)\)", text) for label in found.split(",")}
     for name, matchers in re.findall(r"\b(aiozkqueue_\w+)(?:\{([^}]*)\})?", text):
@@ -78,7 +78,7 @@ def named() -> dict[str, str]:
 
 @pytest.fixture
 def listed() -> dict[str, set[str]]:
-    """The metrics that the page lists, each with its labels."""
+    """Return the metrics that the page lists, each with its labels."""
     page = (DOCS / "observability.md").read_text()
     rows = re.findall(r"^\| `(aiozkqueue_\w+)` \| (counter|gauge|histogram) \|([^|]*)\|", page, re.MULTILINE)
     endings = {"counter": "_total", "gauge": "", "histogram": "_bucket"}
@@ -116,7 +116,9 @@ def test_prometheus_accepts_the_alert_rules_and_they_fire_when_they_should(promt
     assert f"SUCCESS: {len(rules())} rules found" in promtool("check", "rules", folder / "alerts.yml")
     promtool("test", "rules", folder / "alerts_test.yml")
     tests = yaml_load((folder / "alerts_test.yml").read_text())["tests"]
-    fired = {one["alertname"] for test in tests for one in test["alert_rule_test"] if "exp_alerts" in one}
+    fired = {
+        rule_test["alertname"] for test in tests for rule_test in test["alert_rule_test"] if "exp_alerts" in rule_test
+    }
     assert fired == {rule["alert"] for rule in rules()}
 
 
@@ -141,11 +143,11 @@ def test_the_page_on_alerts_explains_each_rule() -> None:
 def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
     loaded = dashboard()
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= set(loaded)
-    variables = {one["name"]: one for one in loaded["templating"]["list"]}
+    variables = {variable["name"]: variable for variable in loaded["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["queue"]["definition"] == "label_values(aiozkqueue_queue_messages, queue)"
     panels = loaded["panels"]
-    assert len({one["id"] for one in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
@@ -156,10 +158,10 @@ def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
         assert references
         assert len(set(references)) == len(references)
         assert all(target["datasource"]["uid"] == "${datasource}" for target in [panel, *panel["targets"]])
-    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below
+    for first, other in combinations([panel["gridPos"] for panel in panels], 2):
+        apart_in_width = first["x"] + first["w"] <= other["x"] or other["x"] + other["w"] <= first["x"]
+        below = first["y"] + first["h"] <= other["y"] or other["y"] + other["h"] <= first["y"]
+        assert apart_in_width or below
 
 
 def test_the_keda_recipe_scales_on_ready_messages_of_a_queue_that_is_not_paused() -> None:
@@ -171,7 +173,7 @@ def test_the_keda_recipe_scales_on_ready_messages_of_a_queue_that_is_not_paused(
     assert trigger["type"] == "prometheus"
     settings = trigger["metadata"]
     assert set(settings) <= KEDA
-    assert all(isinstance(value, str) for value in settings.values())  # KEDA takes nothing else
+    assert all(isinstance(value, str) for value in settings.values())  # KEDA accepts nothing else
     measured = {name.removeprefix("aiozkqueue_queue_") for name, _ in uses(settings["query"])}
     assert measured == {"waiting", "in_flight", "paused"}
 
@@ -185,7 +187,7 @@ def test_the_keda_recipe_scales_on_ready_messages_of_a_queue_that_is_not_paused(
         ({}, 0),
     ],
 )
-def test_the_query_of_the_recipe_counts_what_workers_can_do(
+def test_the_query_of_the_recipe_counts_messages_that_workers_can_take(
     promtool: Promtool, tmp_path: Path, series: dict[str, int], workers: int
 ) -> None:
     query = scaled_object()["spec"]["triggers"][0]["metadata"]["query"]

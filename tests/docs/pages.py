@@ -1,4 +1,4 @@
-"""Reads the code blocks of a Markdown page, and compares an output with the one on the page."""
+"""Reads the code blocks of a Markdown page, and compares output with the output on the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILI
 @dataclass(frozen=True)
 class Block:
     language: str
-    #: The file name that the page gives for it; empty if it runs as it is.
+    #: The file name that the page gives; empty if the block runs as it is.
     file: str
     text: str
     line: int
@@ -35,7 +35,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """The commands of a console block: each line after ``$``, what it prints, and ``[exit status n]`` when not 0."""
+    """The commands of a console block: each line after ``$``, its output, and ``[exit status n]`` if it is not 0."""
     found: list[Command] = []
     for offset, line in enumerate(block.text.splitlines()):
         if line.startswith("$ "):
@@ -50,6 +50,6 @@ def commands(block: Block) -> list[Command]:
 
 
 def shows(expected: str, actual: str) -> bool:
-    """Whether the output is as shown; ``…`` stands for anything on its line."""
+    """Whether the output is as shown; ``…`` stands for any text within a line."""
     pattern = ".*".join(re.escape(part) for part in expected.split("…"))
     return re.fullmatch(pattern, actual) is not None

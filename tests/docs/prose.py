@@ -1,8 +1,8 @@
-"""The word list of the writing guide, over everything that a person reads: ``python -m tests.docs.prose``.
+"""Checks all texts against the word list of the writing guide: ``python -m tests.docs.prose``.
 
-It reads Markdown without code, and the docstrings, comments and messages of the code: also the help of commands, and
-the texts of errors and log records. It finds only patterns that a machine can recognise; the guide in CONTRIBUTING.md
-has the rest.
+It reads Markdown without code, and the docstrings, comments and messages of the code, including the help of commands
+and the texts of errors and log records. It finds only patterns that a machine can recognise; CONTRIBUTING.md has the
+whole guide.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WORDS: Final = {
     r"\bcannot be had\b|\bthere is not\b(?= *[.;,])": "is not available, does not exist",
     r"\bare no (?:list|defect|texts?)\b|\bis no (?:defect|value|str|integer|finite)\b": "is not a",
 }
-#: The folders with code; this module is left out, since it has all the patterns.
+#: The folders with code. This module is excluded, because it contains all the patterns.
 _TREES: Final = [
     "aiozkqueue",
     "aiozkqueue_completion",
@@ -69,15 +69,15 @@ LIST: Final = [(re.compile(pattern, re.MULTILINE), better) for pattern, better i
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"``[^`]+``|`[^`]+`|\]\([^)]*\)")
 
-#: Functions whose texts a person reads, and the parameters that are such texts.
+#: Functions whose arguments are texts for people; `_SPOKEN` has the parameters that are such texts.
 _SPEAKING: Final = {"debug", "info", "warning", "error", "exception", "critical", "warn", "echo", "fail", "Finding"}
-#: Variables that hold the text of an error.
+#: Variables that contain the text of an error.
 _NAMED: Final = {"msg", "message"}
 _SPOKEN: Final = {"help", "short_help", "epilog", "reason", "detail", "message"}
 
 
 def blanked(pattern: re.Pattern[str], text: str) -> str:
-    """Replace the matches by spaces, line by line, so that places stay."""
+    """Replace the matches by spaces, so that line numbers and columns stay the same."""
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
@@ -90,7 +90,7 @@ def markdown(page: Path, *, code: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def messages(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the texts that a call passes to a person: of an error, a log record, a warning or an option's help."""
+    """Yield the texts in a node that a person reads: of an error, a log record, a warning or an option's help."""
     if isinstance(node, ast.Assign) and any(getattr(target, "id", "") in _NAMED for target in node.targets):
         if text := _text(node.value):
             yield node.lineno, text
@@ -108,7 +108,7 @@ def messages(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _text(value: ast.expr) -> str:
-    """Return a literal's text, in which a placeholder stands for each expression."""
+    """Return the text of a literal, with a placeholder for each expression."""
     parts = value.values if isinstance(value, ast.JoinedStr) else [value]
     return "".join(
         (part.value if isinstance(part.value, str) else "") if isinstance(part, ast.Constant) else "`x`"
@@ -148,7 +148,7 @@ def found() -> Iterator[str]:
 
 
 def main() -> int:
-    """Print every place. The exit status is 1 if there is one."""
+    """Print every match. The exit status is 1 if there is one."""
     lines = list(found())
     print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - the result
     return bool(lines)

@@ -1,4 +1,4 @@
-"""Random sentences to judge against the writing guide: ``python -m tests.docs.sentences docs --seed 1``.
+"""Prints random sentences, to compare with the writing guide: ``python -m tests.docs.sentences docs --seed 1``.
 
 ``docs`` draws from the Markdown pages; ``code`` draws from the docstrings, messages and comments of the package. The
 same seed and tree give the same sentences.
@@ -16,7 +16,7 @@ from tests.docs import prose
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The shortest sentence drawn, words. Shorter ones are labels.
+#: The minimum number of words of a sentence. Shorter texts are labels.
 SHORTEST: Final = 6
 _END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.))|(?<=[.:])\n\s+(?=[A-Z])")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# Ends what a command has printed; its status follows.
+# Marks the end of a command's output; its exit status follows.
 _END = b"\x1e"
 
 
@@ -25,7 +25,7 @@ class Done:
 
 
 class Shell:
-    """One `sh` for a whole page: what a command sets or leaves running is there for the next."""
+    """One `sh` for a whole page, so that variables and background processes of a command exist for the next one."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._shell = subprocess.Popen(

@@ -36,7 +36,7 @@ def test_each_mutation_that_the_map_names_exists() -> None:
     passages = re.findall(r"mutations?((?:,? `[a-z_]+`)+)", ARCHITECTURE)
     named = {name for passage in passages for name in re.findall(r"`(\w+)`", passage)}
     assert len(named) > 15
-    assert named <= {one.name for one in mutations()}
+    assert named <= {mutation.name for mutation in mutations()}
 
 
 def test_the_map_and_the_site_link_each_protocol() -> None:

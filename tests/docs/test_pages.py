@@ -21,14 +21,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEFAULT_HOSTS = "127.0.0.1:2181"
 DEFAULT_PORTS = ("8080", "8081")
-# Ends the output of one block, among those of a page.
+# Separates the outputs of the blocks of a page.
 END = "\x1e"
-# Seconds for a command or a page's programs, however busy the machine.
+# Timeout in seconds for a command or the programs of a page, even on a busy machine.
 PATIENCE = 120
-# The log record of a message that is given up, with its traceback: a page about retries shows such messages.
+# The log record of a message whose attempts are used up, with its traceback. A page about retries has such messages.
 ALARM = re.compile(
     r"^queue \S+: message \S+ is (?:a dead letter|dropped): .*\n"
-    r"(?:(?:Traceback \(most recent call last\):\n(?: .*\n)*)?[\w.]+: .*\n)?",  # an error that was not raised has none
+    r"(?:(?:Traceback \(most recent call last\):\n(?: .*\n)*)?[\w.]+: .*\n)?",  # no traceback if it was not raised
     re.MULTILINE,
 )
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def server(zookeeper: str, page: Path) -> str:
-    """A root of the page's own on the server of all tests: the pages use the default queues."""
+    """A separate root for each page on the shared server, because all pages use the same queue names."""
     return f"{zookeeper}/page-{page.stem}-{os.urandom(4).hex()}"
 
 
@@ -96,12 +96,12 @@ def _run_commands(page: Path, server: str, tmp_path: Path, quick_command: Path) 
     environment = os.environ | {
         "PATH": f"{quick_command}:{real}",
         "AIOZKQUEUE_HOSTS": server,
-        # Which readers have not installed.
+        # Readers have not installed it.
         "PYTEST_ADDOPTS": "-p no:asyncio -p no:schemathesis -p no:cacheprovider",
     }
     with Shell(tmp_path, environment) as shell:
         for command in (command for block in found if block.language == "console" for command in commands(block)):
-            # What is left running is to be killed, which the stand-in would not pass on.
+            # The test kills processes that are still running, and the stand-in would not forward the signal.
             text = re.sub(r"^(.*&)$", rf"PATH={real} \1", command.text)
             text = re.sub("|".join(ports), lambda default: ports[default[0]], text)
             done = shell.run(text, PATIENCE)

@@ -1,4 +1,4 @@
-"""The samples that no other test runs: units, manifests, command lines, targets and extras."""
+"""The samples on the pages that other tests do not run: units, manifests, command lines, targets and extras."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OPERATIONS = ROOT / "docs" / "operations.md"
 COMMAND: Any = the_command
-# Ends a command within a line of shell, or sends its output elsewhere.
+# Ends a command within a shell line, or redirects its output.
 AFTER = re.compile(r"\s(?:[|&;<#]|\d?>).*$|;.*$")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A command line that the pages ask the reader to type."""
+    """A command line that a page tells the reader to type."""
 
     page: str
     text: str
@@ -45,19 +45,19 @@ class Line:
 
 
 def block(language: str) -> str:
-    """What the page on operations has in this language, once."""
-    (found,) = [one.text for one in blocks(OPERATIONS) if one.language == language]
+    """Return the only block of the page on operations in this language."""
+    (found,) = [found_block.text for found_block in blocks(OPERATIONS) if found_block.language == language]
     return found
 
 
 def member(group: Any, name: str) -> Any:
-    """The command of this name, with its parameters."""
+    """Return the command with this name, with its parameters."""
     _, found, _ = group.resolve_command(typer.Context(group), [name])
     return found
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """What the command line makes of these words, without running anything; by the names of its parameters."""
+    """Parse the words as a command line, without running it; return the values by parameter names."""
     command, context = COMMAND, typer.Context(COMMAND)
     rest = list(words)
     while hasattr(command, "commands"):
@@ -69,12 +69,12 @@ def parsed(words: list[str]) -> dict[str, Any]:
 
 
 def shown() -> Iterator[Line]:
-    """Every `aiozkqueue …` of the pages: in blocks that nobody else runs, and in the text."""
+    """Yield every `aiozkqueue …` on the pages: in blocks that other tests do not run, and in the text."""
     for page in PAGES:
         text = page.read_text()
-        for one in blocks(page):
-            if one.language in {"sh", "text"}:
-                for line in one.text.splitlines():
+        for code in blocks(page):
+            if code.language in {"sh", "text"}:
+                for line in code.text.splitlines():
                     typed = AFTER.sub("", line.removeprefix("$ "))
                     if typed.startswith("aiozkqueue "):
                         yield Line(page.name, typed)
@@ -91,14 +91,14 @@ def test_each_command_and_option_that_the_pages_name_exists() -> None:
 
 
 def misspelt(words: list[str]) -> Iterator[str]:
-    """What the command line would not know; what stands for something, as QUEUE, is not looked at."""
+    """Yield unknown commands and options. Placeholders, such as QUEUE, are not checked."""
     command = COMMAND
     while hasattr(command, "commands"):
         name = words.pop(0) if words else ""
         if not name and command is not COMMAND:
-            return  # a group of commands, named as such
-        first, *others = name.split("|")  # `jobs pause|resume` names two
-        unknown = [one for one in (first, *others) if one not in command.commands]
+            return  # a group of commands, without a command
+        first, *alternatives = name.split("|")  # `jobs pause|resume` names two
+        unknown = [name for name in (first, *alternatives) if name not in command.commands]
         if unknown:
             yield f"there is no command {unknown[0]!r}"
             return
@@ -108,14 +108,14 @@ def misspelt(words: list[str]) -> Iterator[str]:
 
 
 def seconds_to_stop() -> float:
-    """The most that a worker takes to stop, as the pages start it: its drain, and the end of a session it has lost."""
+    """Return the longest time that a worker on the pages takes to stop: to drain, and to end a lost session."""
     given = parsed(["worker", "shop.workers:listeners"])
-    assert given["session_timeout"] is None  # which means 10
+    assert given["session_timeout"] is None  # the default, 10
     return float(given["drain_timeout"]) + 10
 
 
 class Unit(ConfigParser):
-    """A unit of systemd, whose keys keep their capitals."""
+    """A systemd unit, whose keys keep their capital letters."""
 
     def optionxform(self, optionstr: str) -> str:
         return optionstr
@@ -152,7 +152,7 @@ def test_the_deployment_runs_workers_with_health_probes() -> None:
     assert container["command"][:2] == ["aiozkqueue", "worker"]
     given = parsed(container["command"][1:])
     assert given["target"] == "shop.workers:listeners"
-    assert given["health_host"] == "0.0.0.0"  # the kubelet does not come from this pod
+    assert given["health_host"] == "0.0.0.0"  # the kubelet connects from outside the pod
     (port,) = container["ports"]
     assert port["containerPort"] == given["health_port"]
     annotations = template["metadata"]["annotations"]
@@ -188,16 +188,17 @@ def test_the_compose_file_defines_an_ensemble_of_connected_servers() -> None:
     file = ROOT / "docker-compose.yml"
     compose = yaml_load(file.read_text())
     services = compose["services"]
-    told = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", compose["x-environment"]["ZOO_SERVERS"]))
-    assert {one["environment"]["ZOO_MY_ID"]: name for name, one in services.items()} == told
-    ports = [port.rpartition(":")[0] for one in services.values() for port in one["ports"]]
-    assert all(port.endswith(":2181") for one in services.values() for port in one["ports"])
-    # What the first lines tell developers to connect to, from this machine only.
+    configured = dict(re.findall(r"server\.(\d+)=([\w-]+):2888:3888;2181", compose["x-environment"]["ZOO_SERVERS"]))
+    assert {service["environment"]["ZOO_MY_ID"]: name for name, service in services.items()} == configured
+    ports = [port.rpartition(":")[0] for service in services.values() for port in service["ports"]]
+    assert all(port.endswith(":2181") for service in services.values() for port in service["ports"])
+    # The addresses in the file's first lines, to which developers connect from this machine only.
     assert f"AIOZKQUEUE_ZOOKEEPER={','.join(ports)} make test" in file.read_text()
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    volumes = [volume.partition(":")[0] for one in services.values() for volume in one["volumes"]]
-    assert sorted(volumes) == sorted(compose["volumes"])  # each its own
-    # What the image reads: https://github.com/31z4/zookeeper-docker; another name would be passed over in silence.
+    volumes = [volume.partition(":")[0] for service in services.values() for volume in service["volumes"]]
+    assert sorted(volumes) == sorted(compose["volumes"])  # each server has its own volumes
+    # The variables that the image reads: https://github.com/31z4/zookeeper-docker. It would silently ignore another
+    # name.
     assert set(compose["x-environment"]) <= {
         "ZOO_4LW_COMMANDS_WHITELIST",
         "ZOO_ADMINSERVER_ENABLED",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Request
 
 ROOT = Path(__file__).parents[2]
-# A proxy that is not there: whoever wants something from elsewhere fails.
+# A proxy that does not exist, so that each request to another host fails.
 NOWHERE = "http://127.0.0.1:9"
 ALONE = {"http_proxy": NOWHERE, "https_proxy": NOWHERE, "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "no_proxy": ""}
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it: a warning, such as a link that leads nowhere, is an error."""
+    """The site as `make docs` builds it. A warning, for example about a broken link, is an error."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Needed(HTMLParser):
-    """What a browser fetches to show a page."""
+    """The resources that a browser fetches to show a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def test_search_finds_common_terms(site: Path) -> None:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the tests' output is read."""
+        """Log nothing, to keep the output of the tests clean."""
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def served(site: Path) -> Iterator[str]:
 
 @pytest.fixture
 def _no_blocking_calls_on_the_loop() -> None:
-    """Not watched for here: Playwright looks its caller up in the source at each call."""
+    """Disable the check here, because Playwright reads its caller's source file at each call."""
 
 
 async def test_pages_fit_the_window_and_send_no_request_to_other_hosts(served: str) -> None:

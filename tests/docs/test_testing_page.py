@@ -14,7 +14,7 @@ from tests.docs.pages import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 PROGRAM = "\n".join(block.text for block in blocks(PAGE) if block.language == "python")
-# Run as a page by test_pages; here only pytest runs them.
+# `test_pages` runs these blocks as programs; here pytest runs them as tests.
 CALLS = re.compile(r"^(asyncio\.run|testing\.run_virtual)\(.*\)$", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md lists the files that a put, and a take with its commit, pass."""
+"""The files that a put passes, and a take with its commit, are those that ARCHITECTURE.md lists."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def listed(way: str) -> set[str]:
-    """The files of a list, which begins with the mark of its way and ends with an empty line."""
+    """Return the files of the list that begins with this marker and ends with an empty line."""
     return set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE.partition(f"<!-- {way} -->\n")[2].partition("\n\n")[0]))
 
 
 @contextmanager
 def traced() -> Iterator[set[str]]:
-    """Note the files of the package in which anything is called."""
+    """Record the files of the package in which a function is called."""
     files: set[str] = set()
 
     def called(frame: FrameType, event: str, _: object) -> None:
@@ -59,7 +59,7 @@ async def test_a_message_passes_through_the_files_that_the_map_lists(way: str, z
             else:
                 async with session.transaction() as tx:
                     assert await tx.take(jobs) is not None
-        # Tasks of the session that have nothing to do with the message may run meanwhile.
+        # Tasks of the session that do not concern the message may run meanwhile.
         passed = {file for file in files if not file.startswith(("operations/", "zookeeper/heartbeat"))}
         more = listed("look") if way == "take" else set[str]()  # the machine may have stalled for a second
         assert passed - more <= listed(way), passed - more - listed(way)

@@ -1,4 +1,4 @@
-"""The worked examples of the protocols show the requests that sessions really send."""
+"""The worked examples of the protocols show the requests that sessions actually send."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Recorder:
-    """Writes the multis of a session down, with short names for ids: those of messages, and others as they appear."""
+    """Records the multis of a session, with short names for the ids of messages and for other ids as they appear."""
 
-    def __init__(self, session: zq.QueueSession, root: str, *others: str) -> None:
+    def __init__(self, session: zq.QueueSession, root: str, *further_names: str) -> None:
         self._root = root
         self._client = core_of(session).ids.client
         self._id = re.compile(self._client + "[0-9A-Za-z]{6}")
         self._multis: list[list[Operation]] = []
         self._names: dict[str, str] = {}
-        self._unused = list(others)
+        self._unused = list(further_names)
         zookeeper: Any = core_of(session).zookeeper
         self._multi = zookeeper.multi
         zookeeper.multi = self._send
 
     def name(self, ids: Sequence[str], names: str) -> None:
-        """Give names of one letter to messages."""
+        """Give one-letter names to messages."""
         self._names.update(zip(ids, names, strict=True))
 
     def step(self) -> str:
-        """Return the multis since the last call, with an empty line between two."""
+        """Return the multis since the last call, separated by empty lines."""
         multis, self._multis = self._multis, []
         return "\n".join("".join(f"{self._line(operation)}\n" for operation in multi) for multi in multis)
 
@@ -77,7 +77,7 @@ class Recorder:
 
 
 async def deliver(jobs: zq.Queue[bytes], recorder: Recorder, delays: Sequence[float | None]) -> AsyncIterator[str]:
-    """Settle deliveries, roll back those with a delay; return what each claim and each settlement sends."""
+    """Settle deliveries, and roll back those with a delay; return the requests of each claim and each settlement."""
     settled = count()
     async with jobs.consume(settle="explicit", prefetch=4) as deliveries:
         async for delivery in deliveries:
@@ -95,7 +95,7 @@ async def test_a_bundle_of_four_messages(zookeeper: str, queue_root: str) -> Non
     async with zq.connect(zookeeper, root=queue_root, janitor=False, session_timeout=60) as session:
         jobs = session.queue("jobs")
         await jobs.configure(zq.QueueConfig(bundle=4))
-        await jobs.put(b"before")  # this and its take create what a session needs once
+        await jobs.put(b"before")  # this put and its take create the znodes that a session needs once
         async with session.transaction() as tx:
             await tx.take(jobs)
         recorder = Recorder(session, queue_root, "B", "claim")
@@ -124,6 +124,8 @@ def test_six_messages_for_four_consumers() -> None:
     for number in range(6):
         item = f"item-i-{number:010d}"
         waits = {name: share.steal_delay(item, share.offset("items")) for name, share in consumers.items()}
-        owner, *behind = sorted(waits, key=waits.__getitem__)
-        rows.append(f"{number}        {owner}" + "".join(f"       {name} {1000 * waits[name]:.0f}" for name in behind))
+        owner, *followers = sorted(waits, key=waits.__getitem__)
+        rows.append(
+            f"{number}        {owner}" + "".join(f"       {name} {1000 * waits[name]:.0f}" for name in followers)
+        )
     assert SHOWN["08-deep-queues.md"] == ["\n".join(rows) + "\n"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-#: Seconds within which a process does what it will do at all, however busy the machine.
+#: Seconds within which a process must act, even on a busy machine.
 PATIENCE = 100.0
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -176,7 +176,7 @@ def _until_it_serves(url: str) -> object:
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as response:
                 return json.load(response)
-        except OSError:  # not there yet, or just about to be
+        except OSError:  # it does not accept connections yet
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The examples of common uses: mail, cron, an outbox, a bus, moving from Curator; each in its own process."""
+"""The examples of common uses, each in its own process: mail, cron, an outbox, a bus, and a move from Curator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def hosts(zookeeper: str, queue_root: str) -> str:
-    """A chroot: the examples use the default root."""
+    """A chroot, because the examples use the default root."""
     return f"{zookeeper}{queue_root}"
 
 
@@ -48,7 +48,7 @@ async def session(hosts: str) -> AsyncIterator[zq.QueueSession]:
 
 @pytest.fixture
 async def start(hosts: str) -> AsyncIterator[Start]:
-    """Starts an example, killed at the end of the test; before the loop's end, which waits for threads that read."""
+    """Starts an example. It is killed before the loop ends, because the loop waits for threads that read its output."""
     environment = os.environ | {"AIOZKQUEUE_HOSTS": hosts, "PYTHONUNBUFFERED": "1"}
     with ExitStack() as stack:
 
@@ -66,19 +66,19 @@ async def start(hosts: str) -> AsyncIterator[Start]:
 
 
 async def line(process: subprocess.Popen[str]) -> str:
-    """The next line that it prints."""
+    """Return the next line that a process prints."""
     assert process.stdout is not None
     return (await asyncio.to_thread(process.stdout.readline)).rstrip("\n")
 
 
 async def stop(process: subprocess.Popen[str]) -> None:
-    """Tell it to stop, and see that it does so in good order."""
+    """Send SIGTERM, and check that the process ends without an error."""
     process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(process.wait, PATIENCE) == 0
 
 
 class MailServer:
-    """The part of SMTP that accepts a mail, or refuses it temporarily or permanently, by its recipient."""
+    """A part of SMTP: it accepts a mail, or refuses it temporarily or permanently, depending on the recipient."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -96,15 +96,15 @@ class MailServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection, connection.makefile("r") as heard:
-                self._talk(connection, heard)
+            with connection, connection.makefile("r") as received:
+                self._talk(connection, received)
 
-    def _talk(self, connection: socket.socket, heard: TextIO) -> None:
+    def _talk(self, connection: socket.socket, received: TextIO) -> None:
         def say(text: str) -> None:
             connection.sendall(f"{text}\r\n".encode())
 
         say("220 here")
-        for command in heard:
+        for command in received:
             match command.split(":")[0].split()[0].upper():
                 case "RCPT" if "nobody@" in command:
                     say("550 no such user")
@@ -113,7 +113,7 @@ class MailServer:
                     say("450 come back later")
                 case "DATA":
                     say("354 go on")
-                    self.mails.append("".join(iter(heard.readline, ".\n")))
+                    self.mails.append("".join(iter(received.readline, ".\n")))
                     say("250 taken")
                 case "QUIT":
                     say("221 bye")
@@ -163,8 +163,8 @@ async def test_two_schedulers_put_each_occurrence_once(start: Start, session: zq
         for process in processes:
             group.create_task(asyncio.to_thread(read, process))
         seen = [await asyncio.to_thread(reports.get, timeout=PATIENCE) for _ in range(4)]
-        async with asyncio.timeout(PATIENCE):  # a process that starts late does not know of signals yet
-            while (await session.queue("reports").stats()).consumers < len(processes):  # noqa: ASYNC110 - they do it
+        async with asyncio.timeout(PATIENCE):  # a process that starts late has no signal handlers yet
+            while (await session.queue("reports").stats()).consumers < len(processes):  # noqa: ASYNC110 - the processes do it
                 await asyncio.sleep(0.05)
         for process in processes:
             await stop(process)
@@ -192,7 +192,7 @@ async def test_each_row_of_the_outbox_is_put_once_although_a_relay_is_killed(
     first = await start("outbox.py", str(database), "relay")
     assert await line(first) == "put up to row 1"
     second = await start("outbox.py", str(database), "relay")
-    first.kill()  # it has put row 1, and has not deleted it
+    first.kill()  # it has put row 1 and not deleted it yet
     await order('a "fine" cup')
     assert await line(second) == "put up to row 2"
     await order("kettle")
@@ -213,7 +213,7 @@ async def test_each_group_handles_each_event_once_even_if_it_was_stopped_meanwhi
         assert await asyncio.to_thread(posting.wait, PATIENCE) == 0
 
     billing, shipping = await start("events.py", "billing"), await start("events.py", "shipping")
-    assert [await line(one) for one in (billing, shipping)] == ["billing: joined", "shipping: joined"]
+    assert [await line(process) for process in (billing, shipping)] == ["billing: joined", "shipping: joined"]
     await post("1", "teapot")
     assert [await line(shipping) for _ in range(2)] == ["shipping: teapot for order 1", "shipping: OrderPlaced 1 noted"]
     await stop(shipping)
@@ -232,7 +232,7 @@ async def test_each_group_handles_each_event_once_even_if_it_was_stopped_meanwhi
 async def test_orders_from_curator_are_handled_here_and_moved(
     start: Start, session: zq.QueueSession, hosts: str
 ) -> None:
-    await core_of(session).zookeeper.ensure("/")  # the chroot, which Curator wants to find
+    await core_of(session).zookeeper.ensure("/")  # the chroot, which Curator expects to exist
     java = await asyncio.to_thread(Curator, hosts)
     try:
         await java.ask("open", "q", "queue", "/app/orders", "/app/locks", 0)

@@ -1,4 +1,4 @@
-"""The table of examples names each of them and nothing else."""
+"""The table of examples lists all examples and nothing else."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(400)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: Seconds within which a part does what it will do at all, however busy the machine.
+#: Seconds within which a process must act, even on a busy machine.
 PATIENCE = 120.0
 ORDERS = 150
 
@@ -72,13 +72,13 @@ def shop() -> Iterator[Shop]:
 
 
 async def _order(client: httpx.AsyncClient, number: int) -> int:
-    """Order as a patient client: again after an error. A conflict says that the first request was applied."""
+    """Place an order, and repeat it after an error. A conflict means that the first request was applied."""
     order = {"id": number, "article": "rare teapot" if number % 50 == 7 else "cup", "cents": 100 + number}
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 answer = await client.post("/orders", json=order)
-            except httpx.TransportError:  # it has not started yet
+            except httpx.TransportError:  # the process has not started yet
                 await asyncio.sleep(0.2)
                 continue
             if answer.status_code in {202, 409}:

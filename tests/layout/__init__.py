@@ -1,6 +1,6 @@
 """The current code reads, takes and settles what each earlier version of the layout has stored.
 
-- `stories` says what a program has stored, and what a program of today finds of it: one story a feature.
-- `trees` writes a server's znodes down, and puts them on another server as they were.
-- `generate` makes a version's dump, once: `fixtures/v<n>.json` is never made again by later code.
+- `stories` defines what a program has stored, and what the current code must find, in one story for each feature.
+- `trees` dumps the znodes of a server, and restores them unchanged on another server.
+- `generate` makes the dump of a version once; later code never makes `fixtures/v<n>.json` again.
 """

@@ -1,7 +1,7 @@
-"""Makes a dump: ``python -m tests.layout.generate v2``, once, with the code that first stores that version.
+"""Makes the dump of a version, with the code that first stores it: ``python -m tests.layout.generate v2``.
 
-Of all stories, or of those that are named behind it. A dump that is there is not made again: later code would not store
-the same.
+The dump has all stories, or those that are named after the version. An existing dump is not made again, because later
+code would store other data.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ VERSION = "0.1.0"
 
 
 async def written(hosts: str, stories: list[Story]) -> Dump:
-    """These stories, on an empty server."""
-    socket.gethostname = lambda: "old-host"  # whose machine it was is nobody's affair
+    """Return the dump of these stories from an empty server."""
+    socket.gethostname = lambda: "old-host"  # the name of this machine is private
     async with zq.connect(hosts, janitor=False) as session:
         old = Old(session)
         async with old.open:
@@ -40,7 +40,7 @@ async def written(hosts: str, stories: list[Story]) -> Dump:
 
 
 def main() -> None:
-    """Write one file."""
+    """Write the file."""
     target = FIXTURES / f"{sys.argv[1]}.json"
     if target.exists():
         sys.exit(f"{target} is there already, and stays as it is")

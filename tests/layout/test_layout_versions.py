@@ -22,12 +22,12 @@ from .trees import Dump, read_tree, write_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What there is for a message, as long as it is there.
+#: The znodes that belong to messages.
 MESSAGE = re.compile(r"/zms/[^/]+/((items|locks|meta|keys|due|dlq|waiting)/.+|(lanes|later)/[^/]+/.+)")
 
 
 class Loaded(NamedTuple):
-    """A dump, and the connection string of where it has been put."""
+    """A dump, and the connection string of the server where it was restored."""
 
     dump: Dump
     hosts: str
@@ -76,7 +76,7 @@ async def test_messages_that_an_older_version_stored_are_read_taken_and_settled(
     assert await left(hosts, story.queues) == []
 
 
-def test_a_program_that_knows_no_bundles_refuses_their_queues_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_does_not_know_bundles_names_their_queues_in_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     (stored,) = [znode.data for znode in DUMPS["v1-bundles"].znodes if znode.path == "/zms/bundled"]
     assert StoredConfig.decode(stored).bundled
     monkeypatch.setattr(configuration, "_KNOWN", frozenset[str]())
@@ -85,7 +85,7 @@ def test_a_program_that_knows_no_bundles_refuses_their_queues_by_name(monkeypatc
 
 
 async def left(hosts: str, queues: tuple[str, ...]) -> list[str]:
-    """What is there for a message."""
+    """Return the znodes that belong to a message."""
     client = await connect(hosts)
     try:
         znodes = await read_tree(client, [f"/zms/{queue}" for queue in queues])

@@ -1,4 +1,4 @@
-"""Dumps of znodes, restored on another server unchanged: data, versions, counters, owners and their order."""
+"""Dumps znodes, and restores them unchanged on another server: data, versions, counters, owners and their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import Node, Stat, ZooKeeperClient
 
-#: What a container's stat has instead of the session that owns it.
+#: The owner in the stat of a container, instead of a session.
 _CONTAINER = -(1 << 63)
 
 
@@ -24,12 +24,12 @@ class Znode(BaseModel):
 
     path: str
     text: str | None = None
-    """The data, when it is UTF-8."""
+    """The data, if it is UTF-8."""
     base64: str | None = None
-    """The data, when it is not."""
+    """The data, if it is not UTF-8."""
     version: int = 0
     counter: int = 0
-    """Children it has had, which is what names the next sequential one."""
+    """The number of children ever created, which is part of the name of the next sequential child."""
     ephemeral: bool = False
     container: bool = False
 
@@ -39,20 +39,20 @@ class Znode(BaseModel):
 
 
 class Dump(BaseModel):
-    """All znodes of one version's program, and what it was told."""
+    """All znodes of one version's program, and the values that the program received."""
 
     made_by: str
     """The version of the package."""
     stories: list[str]
-    """The names of those that it has in it."""
+    """The names of the stories in the dump."""
     known: dict[str, str]
-    """What the program knew of what it stored: ids, tokens."""
+    """Values that the program received, such as ids and tokens."""
     znodes: list[Znode]
     """In the order of their creation."""
 
 
 async def read_tree(client: ZooKeeperClient, tops: Iterable[str]) -> list[Znode]:
-    """Write down what is at and below these paths."""
+    """Return the znodes at and below these paths."""
     found: list[tuple[int, Znode]] = []
     waiting = [*tops]
     while waiting:
@@ -60,8 +60,8 @@ async def read_tree(client: ZooKeeperClient, tops: Iterable[str]) -> list[Znode]
         node = await client.read(path)
         waiting += [f"{path}/{name}" for name in await client.children(path)]
         found.append((node.stat.czxid, _written(path, node)))
-    # Of what one multi has created the zxid is the same: parents have the shorter paths.
-    return [znode for _, znode in sorted(found, key=lambda one: (one[0], len(one[1].path), one[1].path))]
+    # The znodes that one multi created have the same zxid. Parents have shorter paths.
+    return [znode for _, znode in sorted(found, key=lambda entry: (entry[0], len(entry[1].path), entry[1].path))]
 
 
 def _written(path: str, node: Node) -> Znode:
@@ -77,8 +77,8 @@ def _written(path: str, node: Node) -> Znode:
 
 
 async def write_tree(client: ZooKeeperClient, znodes: list[Znode]) -> None:
-    """Create the znodes on a server. The ephemerals belong to the client and end with its session."""
-    # Requests of one session are applied in the order in which they are sent, so none needs to be waited for.
+    """Create the znodes on a server. Ephemeral znodes belong to the client and end with its session."""
+    # The server applies requests of one session in order, so it is not necessary to wait for each.
     await asyncio.gather(*[_create(client, znode) for znode in znodes])
     await asyncio.gather(*[_count_up(client, znode) for znode in znodes])
 
@@ -89,12 +89,12 @@ async def _create(client: ZooKeeperClient, znode: Znode) -> None:
 
 
 async def _count_up(client: ZooKeeperClient, znode: Znode) -> None:
-    """Have as many children come and go as had."""
+    """Create and delete as many children as the dumped znode had."""
     passing = f"{znode.path}/passing"
     missing = znode.counter - _created((await client.read(znode.path)).stat)
     await client.multi([Create(passing), Delete(passing)] * max(0, missing))
 
 
 def _created(stat: Stat) -> int:
-    """Return the number of children ever created: each creation and deletion changed the counter."""
+    """Return the number of children ever created. Each creation and each deletion changed the counter."""
     return (stat.cversion + stat.num_children) // 2

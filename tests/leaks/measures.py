@@ -1,4 +1,4 @@
-"""The resources that a process and a server hold, to be compared before and after much work."""
+"""The resources that a process and a server use, to compare before and after much work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDERS = ("locks", "meta", "due", "consumers")
 
 @dataclass(frozen=True)
 class Held:
-    """Counts that must be the same afterwards."""
+    """Counts that must be the same before and after."""
 
     tasks: int
     sockets: int
@@ -29,19 +29,19 @@ class Held:
     connections: int
     sessions: int
     znodes: dict[str, int]
-    """Of each folder that is not empty, what is left in it; of ``.clients``, how many clients have slots."""
+    """The number of znodes in each folder that is not empty; for ``.clients``, the number of clients with slots."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory that Python has allocated, in blocks, and that the system has given, in bytes."""
+    """The blocks that Python has allocated, and the resident memory in bytes."""
 
     blocks: int
     resident: int
 
 
 async def held(view: Observer, hosts: str, root: str) -> Held:
-    """Look at this process, at the server, and at what is below the root."""
+    """Count the resources of this process and of the server, and the znodes below the root."""
     port = int(hosts.rpartition(":")[2])
     watches, mntr = await asyncio.to_thread(lambda: (four_letters(port, "wchs"), four_letters(port, "mntr")))
     znodes: dict[str, int] = {}
@@ -60,7 +60,10 @@ async def held(view: Observer, hosts: str, root: str) -> Held:
 
 
 async def memory() -> Memory:
-    """What is in use once the garbage is gone. Counting blocks costs nothing; tracing them would slow the work down."""
+    """Return the memory in use after a garbage collection.
+
+    Tracing the blocks, instead of counting, would slow the work down.
+    """
     return await asyncio.to_thread(_memory)
 
 

@@ -1,6 +1,6 @@
-"""After much work the number of tasks, sockets, watches and znodes, and the memory, are as before.
+"""After much work, the memory and the numbers of tasks, sockets, watches and znodes are as before.
 
-``make leaks`` runs the same ten times as long.
+``make leaks`` runs the tests for ten times as long.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MESSAGES = 200_000 if LONG else 20_000
 RECONNECTIONS = 1_000 if LONG else 100
 CANCELLATIONS = 1_000 if LONG else 200
 WARM_UP = 2_000
-#: Times that all messages pass, if the memory has grown each time before.
+#: Maximum number of passes of all messages. Another pass is made only if the memory has grown in each pass before.
 PASSES = 3
-#: Of so many works a session remembers the outcome: few, so that this memory is full before anything is measured.
+#: The number of outcomes that a session remembers: few, so that this memory is full before the measurement.
 OUTCOMES_KEPT = 10
-#: The blocks of memory that other parts of the process may take: up to a tenth of one for each message.
+#: The memory blocks that other parts of the process may use: up to a tenth of a block for each message.
 SLACK = 2_000
-#: Pages that the allocator may keep, bytes.
+#: Bytes of pages that the allocator may keep.
 RESIDENT_SLACK = 24 * 1024 * 1024
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800 if LONG else 400)]
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800 if LONG else 400)]
 
 @pytest.fixture(scope="module")
 def server(embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper]) -> str:
-    """A server of these tests' own, whose watches and connections can be counted."""
+    """A separate server, whose watches and connections can be counted."""
     return embedded_server(ServerOptions(fsync=False, tick_time=0.1)).hosts
 
 
@@ -64,7 +64,7 @@ def _few_outcomes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def returned_to(before: Held, look: Callable[[], Awaitable[Held]]) -> None:
-    """Wait until all is as it was: the server takes a tick or two to see a client go. Raises: AssertionError."""
+    """Wait until the counts are as before; a server notices the end of a client late. Raises: AssertionError."""
     now = await look()
     for _ in range(600):
         if now == before:
@@ -75,11 +75,11 @@ async def returned_to(before: Held, look: Callable[[], Awaitable[Held]]) -> None
 
 
 async def at_rest(look: Callable[[], Awaitable[Held]]) -> Held:
-    """Wait until nothing changes any more: what has been put is consumed, and watches are as an idle client's."""
+    """Wait until the counts no longer change: all messages are consumed, and watches are those of an idle client."""
     now = await look()
     async with asyncio.timeout(60):
         while True:
-            await asyncio.sleep(2.5)  # longer than a watch lingers, a reconnection waits, and a task that is done rests
+            await asyncio.sleep(2.5)  # longer than a watch lingers, a reconnection waits, and an idle task is kept
             before, now = now, await look()
             if now == before and not any(folder.endswith("/locks") for folder in now.znodes):
                 return now
@@ -99,7 +99,7 @@ def assert_no_growth(before: Memory, after: Memory) -> None:
 
 
 async def pass_through(session: zq.QueueSession, count: int) -> None:
-    """Put messages, move each to a second queue in a transaction's stead, and consume it there."""
+    """Put and consume messages, some of whose deliveries put a message to a second queue, and consume those."""
     first, second = session.queue("first"), session.queue("second")
     body = b"x" * 100
     for start in range(0, count, 1000):
@@ -116,15 +116,15 @@ async def pass_through(session: zq.QueueSession, count: int) -> None:
 async def test_messages_leave_nothing_behind(server: str, root: str, view: Observer) -> None:
     outside = await held(view, server, root)
     async with zq.connect(server, root=root, session_timeout=20) as session:
-        await pass_through(session, WARM_UP)  # caches fill, and the allocator's arenas
+        await pass_through(session, WARM_UP)  # fill the caches and the arenas of the allocator
 
         async def look() -> Held:
             return await held(view, server, root)
 
         before, measured = await at_rest(look), [await memory()]
-        for _ in range(PASSES):  # what leaks grows in each of them, and what is filled once in one
+        for _ in range(PASSES):  # a leak grows in each pass, and a cache only until it is full
             await pass_through(session, MESSAGES)
-            assert await at_rest(look) == before  # as when the memory was measured: a last bundle, and timers, are gone
+            assert await at_rest(look) == before  # as when the memory was measured, without a last bundle or timers
             measured.append(await memory())
             if grown(*measured[-2:]) is None:
                 break
@@ -135,7 +135,7 @@ async def test_messages_leave_nothing_behind(server: str, root: str, view: Obser
 
 
 async def drained(queue: zq.Queue[bytes], count: int) -> list[str]:
-    """Consume until this many messages have arrived, however late they are released; return their ids."""
+    """Consume until this many messages have arrived, even if they are released late; return their ids."""
     seen: list[str] = []
     async with queue.consume(until_idle=60) as deliveries:
         async for delivery in deliveries:
@@ -147,7 +147,7 @@ async def drained(queue: zq.Queue[bytes], count: int) -> list[str]:
 
 
 async def closed(outside: Held, view: Observer, server: str, root: str) -> None:
-    """Wait until a client that has closed is gone, but for its commit slots."""
+    """Wait until a closed client has left nothing but its commit slots."""
 
     async def look() -> Held:
         now = await held(view, server, root)
@@ -169,12 +169,12 @@ async def test_reconnections_leave_nothing_behind(server: str, root: str, view: 
                 reached = proxy.accepted
                 proxy.reset_connections()
                 await queue.put(b"%d" % number)
-                while proxy.accepted == reached:  # noqa: ASYNC110 -- the proxy counts, and tells nobody
+                while proxy.accepted == reached:  # noqa: ASYNC110 -- the proxy counts, without an event
                     await asyncio.sleep(0.001)
 
         async def emptied() -> None:
             async with asyncio.timeout(60):
-                while await queue.size():  # noqa: ASYNC110 -- the listener does it, and tells nobody
+                while await queue.size():  # noqa: ASYNC110 -- the listener does it, without an event
                     await asyncio.sleep(0.02)
 
         async def look() -> Held:
@@ -202,7 +202,7 @@ async def test_cancelled_consumers_leave_nothing_behind(server: str, root: str, 
             async with queue.consume(prefetch=8) as deliveries:
                 async for _ in deliveries:
                     await asyncio.sleep(chance.random() * 0.01)
-                    raise RuntimeError  # rolled back: the messages stay
+                    raise RuntimeError  # the transaction is rolled back, so the messages stay
 
         async def take() -> None:
             async with session.transaction() as tx:
@@ -224,7 +224,7 @@ async def test_cancelled_consumers_leave_nothing_behind(server: str, root: str, 
                 with suppress(asyncio.CancelledError, RuntimeError):
                     await task
             ids = await drained(queue, 50)
-            assert len(ids) == len(set(ids)) == 50  # nothing lost, nothing doubled
+            assert len(ids) == len(set(ids)) == 50  # no message is lost or duplicated
             assert await queue.size() == 0
 
         async def look() -> Held:

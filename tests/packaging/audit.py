@@ -1,8 +1,8 @@
-"""Looks the pinned dependencies up in a database of known vulnerabilities, if it is reachable.
+"""Checks the pinned dependencies against a database of known vulnerabilities, if it is reachable.
 
 ``python -m tests.packaging.audit constraints.txt`` runs pip-audit. It fails when a pinned version has a known
-vulnerability. When the database does not know any of the packages, as behind a mirror that serves no advisories, it
-says that nothing was audited and succeeds.
+vulnerability. If the database knows none of the packages, as with a mirror without advisories, it reports that nothing
+was audited and succeeds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _COMMAND = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--n
 
 def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
     """Return the exit status and the lines to print for the dependencies of pip-audit's report."""
-    skipped = [one["name"] for one in dependencies if "skip_reason" in one]
+    skipped = [dependency["name"] for dependency in dependencies if "skip_reason" in dependency]
     found = [
-        f"{one['name']} {one['version']}: {known['id']}, fixed in {', '.join(known['fix_versions']) or 'no version'}"
-        for one in dependencies
-        for known in one.get("vulns", ())
+        f"{dependency['name']} {dependency['version']}: {known['id']}, "
+        f"fixed in {', '.join(known['fix_versions']) or 'no version'}"
+        for dependency in dependencies
+        for known in dependency.get("vulns", ())
     ]
     if len(skipped) == len(dependencies):
         return 0, ["not audited: no database of vulnerabilities can be reached from here"]

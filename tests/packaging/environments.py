@@ -1,4 +1,4 @@
-"""New environments that contain what pip installs, without a download."""
+"""New environments with installed packages, made without downloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "aiozkqueue"
 
 
 def output(*command: str | Path, cwd: Path = ROOT, status: int = 0, path: str | None = None) -> str:
-    """What a program prints. It finds what is installed, and what lies on ``path``."""
+    """Run a program, and return its output. It can import installed packages and those on ``path``."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         command,
@@ -36,7 +36,7 @@ def output(*command: str | Path, cwd: Path = ROOT, status: int = 0, path: str | 
 
 
 def build(kind: str, source: Path, folder: Path) -> Path:
-    """What a PEP 517 front end gets from the source tree."""
+    """Build a distribution of the source tree, as a PEP 517 front end does."""
     hook = f"import sys; from hatchling.build import build_{kind}; print(build_{kind}(sys.argv[1]))"
     return folder / output(sys.executable, "-c", hook, folder, cwd=source).split()[-1]
 
@@ -47,7 +47,7 @@ def members(wheel: Path) -> dict[str, bytes]:
 
 
 def required(name: str) -> set[str]:
-    """A distribution's dependencies without extras, and theirs."""
+    """Return the dependencies of a distribution without extras, including indirect ones."""
     found: set[str] = set()
     waiting = [name]
     while waiting:

@@ -1,4 +1,4 @@
-"""The audit of dependencies fails for a known vulnerability, and reports if it could not check."""
+"""The audit of dependencies fails for a known vulnerability, and reports packages that it could not check."""
 
 from __future__ import annotations
 

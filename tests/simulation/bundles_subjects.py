@@ -1,4 +1,4 @@
-"""A queue with bundles, and calls that change a bundle in each possible way."""
+"""A queue with bundles, and calls that change bundles in every possible way."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 #: The number of messages of each bundle.
 SIZE = 3
-#: The messages that the queue begins with.
+#: The initial messages of the queue.
 FIRST = [b"b%d" % number for number in range(2 * SIZE)]
-#: Messages that keep the order of their puts, whichever consumer held them: those of one bundle, and those of one put.
+#: Sets of messages that keep the order of their puts, whichever consumer held them: those of a bundle or of a put.
 TOGETHER = [{"b0", "b1", "b2"}, {"b3", "b4", "b5"}, {f"n{number}" for number in range(1, 8)}]
-#: Longer than a session keeps messages at hand that no taker comes for, seconds.
+#: Seconds, longer than a session keeps claimed messages for which no taker comes.
 UNUSED = 0.3
-#: When a claim that was begun now has been sent, but not answered, seconds.
+#: Seconds after which a claim that begins now has been sent, and not answered.
 CLAIMING = 0.012
-#: When the attempt of that claim is being recorded, seconds.
+#: Seconds after which the attempt of that claim is being recorded.
 RECORDING = 0.0135
 
 
@@ -51,24 +51,24 @@ class BundledQueue:
         await self._queue.put_many([b"n1", b"n2", b"n3"])
 
     async def put_around_another(self) -> None:
-        """Put two runs that become bundles, and a message with a key between them."""
+        """Put two runs of messages that become bundles, and a message with a key between them."""
         async with self._session.transaction() as tx:
             for number in range(1, 8):
                 options: zq.PutOptions = {"key": "k"} if number == 4 else {}
                 tx.put(self._queue, b"n%d" % number, **options)
 
     async def claim(self) -> None:
-        """Claim a bundle, and release its first message at once."""
+        """Claim a bundle, and release its first message without a delay."""
         async with self._session.transaction() as tx:
             await tx.take(self._queue)
             await tx.rollback(delay=0)
 
     async def end_some(self) -> None:
-        """Finish the held messages; others of the bundle are left."""
+        """Finish the held messages; other messages of the bundle remain."""
         await self._tx.commit()
 
     async def end_after_release(self) -> None:
-        """Finish a message of a bundle whose lock has been forced open; this is refused."""
+        """Finish a message of a bundle whose lock was released by force; the commit is refused."""
         await self._queue.admin.release_claims()
         try:
             await self._tx.commit()
@@ -85,7 +85,7 @@ class BundledQueue:
         await self._tx.commit()
 
     async def end_beside_a_refused_one(self) -> None:
-        """Finish one message in a multi with the end of another one, which is refused."""
+        """Finish one message in a multi with the end of another message, which is refused."""
         async with self._session.transaction(autocommit=False) as refused:
             await refused.take(self._queue)
             refused.put("results", b"r2", key="k", unique=True)
@@ -94,7 +94,7 @@ class BundledQueue:
                 await refused.rollback(delay=0)
         if error is not None:
             raise error
-        for _ in range(10):  # the figure is exact when no message moves
+        for _ in range(10):  # the figure is exact while no message changes its state
             if await self._queue.size() == 2 * SIZE - 1:
                 return
             await asyncio.sleep(UNUSED)
@@ -110,17 +110,17 @@ class BundledQueue:
         await self._tx.commit()
 
     async def return_the_rest(self) -> None:
-        """Wait until the messages that no taker comes for are single items, and finish the held one."""
+        """Wait until the messages without a taker are single items, and finish the held one."""
         await asyncio.sleep(UNUSED)
         await self._tx.commit()
 
     async def return_untouched(self) -> None:
-        """Claim a bundle for a taker that has left when the answer arrives; the whole bundle is unlocked."""
+        """Claim a bundle for a taker that is cancelled before the answer arrives; the whole bundle is unlocked."""
         await self._take_cancelled(CLAIMING)
         await asyncio.sleep(UNUSED)
 
     async def return_recorded(self) -> None:
-        """Claim a bundle for a taker that leaves while the attempt is being recorded; the attempt does not count."""
+        """Claim a bundle for a taker that is cancelled while the attempt is recorded; the attempt does not count."""
         zookeeper = self._session._runtime.zookeeper
         generation = zookeeper.generation
         cancelled = await self._take_cancelled(RECORDING)
@@ -132,7 +132,7 @@ class BundledQueue:
         raise AssertionError(first.attempt)
 
     async def _take_cancelled(self, after: float) -> bool:
-        """Cancel a take after some seconds; return whether it had not returned before."""
+        """Cancel a take after some seconds; return whether it was still waiting."""
         async with self._session.transaction(autocommit=False) as tx:
             taking = asyncio.create_task(tx.take(self._queue))
             await asyncio.sleep(after)
@@ -142,7 +142,7 @@ class BundledQueue:
         return taking.cancelled()
 
     async def dissolve(self) -> None:
-        """Find a bundle whose holder has died, and finish its first message."""
+        """Claim from a bundle whose holder has died, and finish its first message."""
         async with self._session.transaction() as tx:
             await tx.take(self._queue)
 
@@ -173,13 +173,13 @@ class BundledQueue:
         await self._queue.purge()
 
     async def release_claims(self) -> None:
-        """Force the locks of bundles open."""
+        """Release the locks of bundles by force."""
         await self._queue.admin.release_claims()
 
 
 @asynccontextmanager
 async def _fresh(session: zq.QueueSession, held: int = 0) -> AsyncIterator[Ready]:
-    """Two bundles, and a transaction that holds this many of their messages."""
+    """Prepare two bundles, and a transaction that holds this many of their messages."""
     queue = session.queue("jobs")
     await queue.purge()
     await queue.configure(zq.QueueConfig(bundle=SIZE))
@@ -197,7 +197,7 @@ async def _fresh(session: zq.QueueSession, held: int = 0) -> AsyncIterator[Ready
 
 @asynccontextmanager
 async def _beside_a_key(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    """The same with one held message, and a unique key that is taken."""
+    """Prepare the same with one held message, and a unique key that is taken."""
     await session.queue("results").put(b"r", key="k", unique=True)
     async with _fresh(session, 1) as ready:
         yield ready
@@ -205,7 +205,7 @@ async def _beside_a_key(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def _abandoned(session: zq.QueueSession, *, dies: bool = True) -> AsyncIterator[Ready]:
-    """The same, of which another session has finished one message and holds another, or has died with it."""
+    """Prepare the same. Another session has finished one message, and holds another one or has died with it."""
     zookeeper = session._runtime.zookeeper
     assert isinstance(zookeeper, SimulatedClient)
     ensemble = cast("Any", zookeeper.session._servers)
@@ -221,7 +221,7 @@ async def _abandoned(session: zq.QueueSession, *, dies: bool = True) -> AsyncIte
         yield ready
 
 
-#: The number of messages that the transaction of some calls holds.
+#: The number of messages that the transaction holds, for the calls in which it is not the default.
 HELD = {
     "end_some": SIZE - 1,
     "end_last": SIZE,
@@ -231,10 +231,10 @@ HELD = {
     "reject_one": 1,
     "return_the_rest": 1,
 }
-#: The number of messages, from the first, that takers may have received during some calls.
+#: For some calls, the number of messages, from the first one, that takers may have received.
 TAKEN = {**HELD, "claim": 1}
 SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {BundledQueue: _fresh}
-#: The state in which some of the calls find the queue.
+#: The preparation of the queue for some of the calls.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     **{f"BundledQueue.{name}": partial(_fresh, held=held) for name, held in HELD.items()},
     "BundledQueue.end_beside_a_refused_one": _beside_a_key,
@@ -244,13 +244,13 @@ SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
 #: Calls of several steps.
 GRADUAL = {"BundledQueue.purge", "BundledQueue.move"}
 
-#: What each call changes about bundles when nothing disturbs it.
+#: The changes to bundles that each call makes without a fault.
 CHANGES: dict[str, list[str]] = {
     "cancel_one": ["Create record", "Delete record", "Delete bundle"],
     "claim": ["Create record", "SetData record"],
     "dissolve": ["Create record", "Delete record", "Delete bundle"],
     "end_after_release": ["SetData record", "SetData record", "Delete record", "Delete bundle"],
-    "end_beside_a_refused_one": ["SetData record"] * 4,  # the last one notes the error of the refused commit
+    "end_beside_a_refused_one": ["SetData record"] * 4,  # the last one records the error of the refused commit
     "end_last": ["Delete record", "Delete bundle"],
     "end_of_two": ["Delete record", "Delete bundle", "SetData record"],
     "end_some": ["SetData record"],

@@ -1,4 +1,4 @@
-"""The checker: it decides from the results of clients and the final state whether a history kept the guarantees.
+"""The checker decides from the results of the clients and the final state whether a history has kept the guarantees.
 
 A rule is a generator of violations, registered by `@rule` in a module of `tests.simulation.rules`.
 """
@@ -22,6 +22,6 @@ def rule(function: Rule) -> Rule:
 
 
 def check(history: History) -> list[str]:
-    """Yield all violations, each with its rule."""
+    """Return all violations, each with its rule."""
     load("tests.simulation.rules")
-    return [f"{name}: {violation}" for name, one in rules.items() for violation in one(history)]
+    return [f"{name}: {violation}" for name, check_rule in rules.items() for violation in check_rule(history)]

@@ -1,4 +1,4 @@
-"""Objects for the public coroutines of other programs' queues: every kind that has methods of its own."""
+"""Objects for the public coroutines of other programs' queues, for every kind with additional methods."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
 #: Arguments that differ for one coroutine.
 IN: dict[str, dict[str, Any]] = {"CuratorQueue.remove": {"key": "same"}}
 
-#: Coroutines that these queues do not support, with the error that they raise.
+#: Coroutines that these queues do not support, with the errors that they raise.
 REFUSED: dict[str, type[zq.QueueError]] = {
     "ForeignQueue.cancel": zq.InvalidOptionError,
     "ForeignQueue.update": zq.InvalidOptionError,
-    "Queue.call": NoReplyError,  # its message is stored, and nobody handles it
+    "Queue.call": NoReplyError,  # the message is stored, and no consumer handles it
 }
 
 
 def messages_at(path: str, data: bytes) -> list[str]:
-    """Return the messages in a znode of another program's queue, or its dead letter, each with its place."""
+    """Return the messages, or the dead letter, in a znode of another program's queue, each with its place."""
     above, _, name = path.rpartition("/")
     if above.startswith(PATH) and not above.startswith(LOCKS) and data:
         return [f"{above}: {body.decode()}" for body in unframe(data)]

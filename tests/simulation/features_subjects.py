@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 from pydantic import BaseModel
 
 import aiozkqueue as zq
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import ModuleType
 
-#: The duration of every lease: it ends before the checks.
+#: The duration of every lease, which ends before the checks.
 LEASE = 2.0
-#: The start of a year; no job occurs then, so all changes are the coroutine's.
+#: The start of a year. No job occurs during the test, so the coroutine makes all changes.
 YEARLY = "0 0 1 1 *"
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 class Ready(NamedTuple):
-    """A subject, and the possible arguments of its coroutine."""
+    """An object, and possible arguments of its coroutines."""
 
     subject: Any
     session: zq.QueueSession
@@ -128,7 +128,7 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "bus": lambda _: "events",
 }
 
-#: The arguments that differ for one coroutine.
+#: Arguments that differ for one coroutine.
 IN: dict[str, dict[str, Any]] = {
     "Jobs.add": {"name": "new"},
     "Notifications.create": {"name": "new"},

@@ -1,4 +1,4 @@
-"""Calls of the matrix on handlers: a message cancelled while held, handlers of batches, and handlers at a rate."""
+"""Calls of the matrix with handlers: a message cancelled while held, batch handlers, and handlers with a rate."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def _waiting(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 
 SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {Handlers: _waiting}
-#: The state in which one of the calls finds the queue.
+#: The preparation of the queue for one of the calls.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {"Handlers.cancel_in_hand": _holding}
 #: Calls of several steps.
 GRADUAL = {"Handlers.handle_batches", "Handlers.handle_at_a_rate"}

@@ -1,7 +1,7 @@
-"""The record of one run: the results that clients got, and the final state.
+"""The record of one run: the results that clients received, and the final state.
 
-Every message carries a unique token, so that it is recognised everywhere. Changes decided together (a put, a delivery,
-a transaction) are a `Unit`.
+Every message has a unique token, by which it is recognised everywhere. Changes that are decided together (a put, a
+delivery, a transaction) are a `Unit`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class Status(enum.Enum):
-    """The final result of a unit that the client received."""
+    """The final result of a unit, as the client knows it."""
 
-    PENDING = "nothing"  # its process was killed, or still runs
+    PENDING = "nothing"  # the process was killed, or still runs
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"
     UNKNOWN = "unknown"
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class Delivery:
     """A message shown to a handler."""
 
     token: str
@@ -42,12 +42,12 @@ class Unit:
     """Changes that are decided together."""
 
     client: str
-    takes: list[Handed] = field(default_factory=list)
+    takes: list[Delivery] = field(default_factory=list)
     puts: dict[str, str] = field(default_factory=dict)
     """Token to queue."""
     rejects: set[str] = field(default_factory=set)
     keeps: set[str] = field(default_factory=set)
-    """Tokens that its commit puts back."""
+    """The tokens of messages that its commit releases."""
     status: Status = Status.PENDING
     why: str = ""
     decided: float = float("inf")
@@ -56,7 +56,7 @@ class Unit:
 
 @dataclass(slots=True)
 class Opened:
-    """All claims on a queue forced open."""
+    """A forced release of all claims on a queue."""
 
     queue: str
     began: float
@@ -65,7 +65,7 @@ class Opened:
 
 @dataclass(slots=True)
 class Purged:
-    """All unclaimed messages of a queue removed."""
+    """A purge of all unclaimed messages of a queue."""
 
     queue: str
     removed: float = float("inf")
@@ -77,17 +77,17 @@ class Final:
     """The state of the server after all clients had finished and the remaining messages had been taken."""
 
     items: dict[str, list[str]] = field(default_factory=dict)
-    """By queue, the tokens."""
+    """The tokens of the messages in each queue."""
     kept: dict[str, list[str]] = field(default_factory=dict)
-    """The tokens that are also there, and stay with a client that may come back for them."""
+    """The tokens of further messages, which a client holds that may continue later."""
     dead: dict[str, list[str]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and timers without an item."""
     strangers: list[str] = field(default_factory=list)
-    """Consumers in the registry whose session is over."""
+    """Consumers in the registry whose session has ended."""
 
-    def there(self) -> Counter[str]:
-        """The number of copies of each message in a queue."""
+    def copies(self) -> Counter[str]:
+        """Return the number of stored copies of each message, without dead letters."""
         return Counter(token for queues in (self.items, self.kept) for tokens in queues.values() for token in tokens)
 
 
@@ -98,7 +98,7 @@ class History:
     limits: dict[str, int | None] = field(default_factory=dict)
     """By queue, the number of deliveries that its policy allows: the maximum of several policies."""
     strictest: dict[str, int] = field(default_factory=dict)
-    """By queue, the fewest deliveries after which one of its policies, if it has had several, removes a message."""
+    """By queue, the fewest deliveries after which any of its policies removes a message."""
     drops: set[str] = field(default_factory=set)
     """Queues whose exhausted messages are dropped."""
     units: list[Unit] = field(default_factory=list)
@@ -126,48 +126,52 @@ class History:
         assert isinstance(made, kind)
         return made
 
-    def handed(self) -> dict[str, list[Handed]]:
-        """The deliveries of each message, in order."""
-        by_token: defaultdict[str, list[Handed]] = defaultdict(list)
+    def deliveries(self) -> dict[str, list[Delivery]]:
+        """Return the deliveries of each message, in order."""
+        by_token: defaultdict[str, list[Delivery]] = defaultdict(list)
         for unit in self.units:
-            for one in unit.takes:
-                by_token[one.token].append(one)
+            for delivery in unit.takes:
+                by_token[delivery.token].append(delivery)
         for several in by_token.values():
-            several.sort(key=lambda one: one.at)
+            several.sort(key=lambda take: take.at)
         return by_token
 
     def put(self) -> dict[str, tuple[str, Unit]]:
-        """Each token ever put, with its queue and unit."""
+        """Return the tokens of all puts, each with its queue and unit."""
         return {token: (queue, unit) for unit in self.units for token, queue in unit.puts.items()}
 
     def ends(self) -> Counter[str]:
-        """The number of times that each message was consumed by a reported commit, or is a dead letter."""
+        """Return the number of times that each message was consumed by a reported commit, or is a dead letter."""
         ends = Counter(token for tokens in self.final.dead.values() for token in tokens)
         for unit in self.units:
             if unit.status is Status.COMMITTED:
                 ends.update(
-                    {one.token for one in unit.takes if one.token not in unit.rejects and one.token not in unit.keeps}
+                    {
+                        delivery.token
+                        for delivery in unit.takes
+                        if delivery.token not in unit.rejects and delivery.token not in unit.keeps
+                    }
                 )
         return ends
 
-    def stood_still(self, one: Handed) -> bool:
-        """Whether its process was stopped between the claim and the handler, and the session ended meanwhile.
+    def shown_after_session_end(self, delivery: Delivery) -> bool:
+        """Whether its process was paused between the claim and the handler, and the session ended meanwhile.
 
         Such a delivery cannot be prevented; its commit must fail.
         """
-        return self.sessions_over.get(one.session, float("inf")) <= one.at
+        return self.sessions_over.get(delivery.session, float("inf")) <= delivery.at
 
-    def forced_out(self, one: Handed) -> bool:
-        """Whether its claim may have been forced open before the delivery.
+    def forced_out(self, delivery: Delivery) -> bool:
+        """Whether its claim may have been released by force before the delivery.
 
         Its holder is not notified. Its commit must fail.
         """
         return any(
-            opened.queue == one.queue and opened.began <= one.at and opened.ended >= one.at - self.ahead
+            opened.queue == delivery.queue and opened.began <= delivery.at and opened.ended >= delivery.at - self.ahead
             for opened in self.opened
         )
 
-    def exhausted(self, queue: str, handed: int) -> bool:
+    def exhausted(self, queue: str, deliveries: int) -> bool:
         """Whether a message with this many deliveries may have reached the limit of its policy."""
         limit = self.strictest.get(queue, self.limits.get(queue))
-        return limit is not None and handed + self.interrupted + self.forced_open[queue] >= limit
+        return limit is not None and deliveries + self.interrupted + self.forced_open[queue] >= limit

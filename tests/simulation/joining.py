@@ -1,4 +1,4 @@
-"""Registers features with the simulation: each has a module in each of its folders, which is found there."""
+"""Registers the features of the simulation: the modules of a feature in each folder are found automatically."""
 
 from __future__ import annotations
 

@@ -37,15 +37,15 @@ def killed_at(
     work: Callable[[zq.QueueSession], Awaitable[None]],
     after: Callable[[zq.QueueSession], Awaitable[list[str]]],
 ) -> tuple[bool, list[str]]:
-    """Prepare, kill a working process at its request ``number``, and check the state that another process finds.
+    """Prepare, kill a working process at its request ``number``, and check the state that another process then finds.
 
     Returns whether the process sent this many requests, and the faults that ``after`` finds.
     """
     found: list[str] = []
-    struck = False
+    killed = False
 
     async def main() -> None:
-        nonlocal struck
+        nonlocal killed
         async with simulated() as cluster:
             cluster.ensemble.tick = 0.1
             cluster.ensemble.delays.network = lambda: 0.001
@@ -55,15 +55,15 @@ def killed_at(
             sent = 0
 
             def judge(connection: ServerConnection, _: Request) -> Fault | None:
-                nonlocal sent, struck
+                nonlocal sent, killed
                 if connection.client.name != "struck":
                     return None
                 sent += 1
-                if struck:
+                if killed:
                     return Fault.LOST_BEFORE
                 if sent < number:
                     return None
-                struck = True
+                killed = True
                 process.pause(FOR_EVER)
                 return when.value
 
@@ -84,7 +84,7 @@ def killed_at(
             found.extend(loop.failures)
 
     run_virtual(main, limit=LIMIT)
-    return struck, found
+    return killed, found
 
 
 async def _work(cluster: Cluster, work: Callable[[zq.QueueSession], Awaitable[None]]) -> None:

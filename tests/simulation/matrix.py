@@ -40,7 +40,7 @@ PATIENCE = 200.0
 
 
 @dataclass
-class Strike:
+class CallFault:
     """The fault of one call."""
 
     request: int = 0
@@ -55,7 +55,7 @@ class Strike:
 
 @dataclass
 class Called:
-    """The result of a call, and the final state."""
+    """The result of a call, with the final state."""
 
     sent: list[Request] = field(default_factory=list)
     suspensions: int = 0
@@ -68,13 +68,13 @@ class Called:
         return len(self.sent)
 
 
-def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = False) -> Called:
+def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool = False) -> Called:
     """Call a coroutine on a new queue with a fault, and check the state after everything is closed."""
     called = Called()
 
     async def main() -> None:
-        # A single server that ends a session drops its connection; of three, the leader reports the session's end.
-        async with simulated(servers=1 if strike.fault or not strike.request else 3) as cluster:
+        # A single server that ends a session drops its connection. With three servers, the leader reports the end.
+        async with simulated(servers=1 if injected.fault or not injected.request else 3) as cluster:
             cluster.ensemble.tick = 0.1
             cluster.ensemble.delays.lingering = lambda: 0.5
             cluster.ensemble.delays.network = lambda: 0.001
@@ -86,7 +86,7 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
                 try:
                     async with subject_of(kind, name)(session) as ready:
                         if not skip:
-                            await _struck(cluster, ready, name, strike, called)
+                            await _call_with_fault(cluster, ready, name, injected, called)
                 except (zq.QueueError, asyncio.CancelledError) as error:
                     called.error = called.error or error
                 cluster.ensemble.judge = lambda *_: None
@@ -94,11 +94,11 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
                 troubles = await _still_works(session)
             if kind is zq.Leases:
                 async with cluster.connect(name="after") as after:
-                    await after.queue("jobs").admin.release_claims()  # no taker has removed the ended leases
+                    await after.queue("jobs").admin.release_claims()  # because no taker has removed the ended leases
             called.state, left = await _left(cluster)
             if kind is BundledQueue:
                 # A bundle whose holder died is dissolved while later messages are claimed.
-                in_order = strike.fault is not None or not strike.request
+                in_order = injected.fault is not None or not injected.request
                 fresh = FIRST[TAKEN.get(name, len(FIRST)) :]
                 troubles += await _drained(cluster, called.state["jobs"], fresh, in_order=in_order)
                 _, left = await _left(cluster)
@@ -111,10 +111,12 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
     return called
 
 
-def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told: set[str] | None = None) -> list[str]:
-    """Return the faults of a call, given the errors ``told`` that the docstring names."""
-    wrong = list(struck.troubles)
-    error, state = struck.error, struck.state
+def verdict(
+    name: str, faulty: Called, undisturbed: Called, never: Called, documented: set[str] | None = None
+) -> list[str]:
+    """Return what is wrong with a call; ``documented`` are the errors in its docstring."""
+    wrong = list(faulty.troubles)
+    error, state = faulty.error, faulty.state
     assert state is not None
     assert undisturbed.state is not None
     assert never.state is not None
@@ -135,8 +137,8 @@ def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told:
             wrong.append(f"{place} holds {state[place]}")
     if (
         isinstance(error, zq.QueueError)
-        and told is not None
-        and not told & {kind.__name__ for kind in type(error).mro()}
+        and documented is not None
+        and not documented & {kind.__name__ for kind in type(error).mro()}
     ):
         wrong.append(f"its docstring says nothing of {error!r}")
     everywhere = Counter(state["jobs"] + state["dead"])
@@ -156,7 +158,7 @@ async def _prepare(cluster: Cluster) -> None:
         await session.queue("results").put(b"r0")
 
 
-async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, called: Called) -> None:
+async def _call_with_fault(cluster: Cluster, ready: Ready, name: str, injected: CallFault, called: Called) -> None:
     if name == "__aexit__" and isinstance(ready.subject, ENTERED):
         await ready.subject.__aenter__()
         await asyncio.sleep(0.01)
@@ -164,8 +166,8 @@ async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, cal
 
     def suspended(awaited: object) -> None:
         called.suspensions += 1
-        if called.suspensions == strike.suspension:
-            if strike.answered and isinstance(awaited, asyncio.Future):
+        if called.suspensions == injected.suspension:
+            if injected.answered and isinstance(awaited, asyncio.Future):
                 awaited.add_done_callback(lambda _: task.cancel())
             else:
                 loop.call_soon(task.cancel)
@@ -173,36 +175,38 @@ async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, cal
     function = getattr(ready.subject, name)
     positional, named = arguments(ready, function)
 
-    async def called_it() -> object:
+    async def run_function() -> object:
         if inspect.isasyncgenfunction(function):
-            return [one async for one in function(*positional, **named)]
+            return [element async for element in function(*positional, **named)]
         return await function(*positional, **named)
 
     async def watched() -> object:
-        return await _Watched(called_it(), suspended)
+        return await _Watched(run_function(), suspended)
 
-    cluster.ensemble.judge = _judge(cluster, strike, called)
+    cluster.ensemble.judge = _judge(cluster, injected, called)
     task = loop.create_task(watched())
     done, _ = await asyncio.wait({task}, timeout=PATIENCE / 2)
     cluster.ensemble.judge = lambda *_: None
     if not done:
         task.cancel()
-        raise TimeoutError(f"{name} hangs: {strike}")
+        raise TimeoutError(f"{name} hangs: {injected}")
     called.error = asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
-def _judge(cluster: Cluster, strike: Strike, called: Called) -> Callable[[ServerConnection, Request], Fault | None]:
-    """Record the requests of the client under test, and apply the fault to the one chosen."""
+def _judge(
+    cluster: Cluster, injected: CallFault, called: Called
+) -> Callable[[ServerConnection, Request], Fault | None]:
+    """Return a function that records the requests of the client under test, and applies the fault to one of them."""
 
     def judge(connection: ServerConnection, request: Request) -> Fault | None:
         if connection.client.name != "struck":
             return None
         called.sent.append(request)
-        if called.requests != strike.request:
+        if called.requests != injected.request:
             return None
-        if strike.fault is None:
+        if injected.fault is None:
             cluster.ensemble.expire(connection.session.id)
-        return strike.fault
+        return injected.fault
 
     return judge
 
@@ -216,9 +220,9 @@ async def _still_works(session: zq.QueueSession) -> list[str]:
 
 
 async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes], *, in_order: bool) -> list[str]:
-    """Take all messages; return the differences from what was stored, when it was put, and in which order.
+    """Take all messages; return the deviations in contents, times of put, and order.
 
-    ``fresh`` are the messages that no taker has been meant to get before.
+    ``fresh`` are the messages that no taker can have received before.
     """
     taken: list[str] = []
     wrong: list[str] = []
@@ -233,7 +237,11 @@ async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes]
             bodies = [message.value.decode() for message in messages]
             taken += bodies
             moments |= {message.enqueued_at for message in messages if message.value in FIRST}
-            wrong += [f"{one.value!r} had attempts" for one in messages if one.attempt > 1 and one.value in fresh]
+            wrong += [
+                f"{message.value!r} had attempts"
+                for message in messages
+                if message.attempt > 1 and message.value in fresh
+            ]
             if not messages:
                 break
     wrong += [] if sorted(taken) == expected else [f"a consumer got {sorted(taken)} of {expected}"]
@@ -243,10 +251,10 @@ async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes]
     return wrong if len(moments) <= 1 else [*wrong, f"messages of one put were put at {moments}"]
 
 
-def _beside(path: str, data: bytes) -> list[str]:
-    """The state of a feature: a message in its own queue, or its own record."""
-    if theirs := messages_at(path, data):
-        return theirs
+def _feature_state(path: str, data: bytes) -> list[str]:
+    """Return the state of a feature: a message in its own queue, or its own record."""
+    if messages := messages_at(path, data):
+        return messages
     _, _, owner, *_, name = path.split("/") if path.count("/") > 2 else ("", "", "", "")
     if owner in (".schedule", ".buses", ".notifications"):
         record = json.loads(data or b"{}")
@@ -255,7 +263,7 @@ def _beside(path: str, data: bytes) -> list[str]:
 
 
 async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the place of each message, and the znodes that belong to nothing."""
+    """Return the place of each message, and the znodes that belong to no message."""
     state: dict[str, list[str]] = {"jobs": [], "results": [], "dead": [], "beside": []}
     leftovers = []
     nodes = cluster.ensemble.tree.nodes
@@ -265,7 +273,7 @@ async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
         parts = path.split("/")
         queue, folder, name = parts[2:3], parts[3:4], parts[-1]
         if queue not in (["jobs"], ["results"]):
-            state["beside"] += _beside(path, node.data)
+            state["beside"] += _feature_state(path, node.data)
             continue
         if data.get(f"/zms/{queue[0]}") == DELETED:
             continue  # it does not exist for any client

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
-from tests.simulation.history import Handed, History, Status, Unit
+from tests.simulation.history import Delivery, History, Status, Unit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Recorder:
         self._tokens = 0
 
     def policy(self) -> zq.Policy:
-        """Choose one at random."""
+        """Choose a policy at random."""
         random = self.random
         backoff = random.choice([zq.Fixed(0), zq.Fixed(0.3), zq.Exponential(0.1, 2, 1)])
         return random.choice(
@@ -44,7 +44,7 @@ class Recorder:
         )
 
     async def configure(self, session: zq.QueueSession, name: str, config: zq.QueueConfig) -> None:
-        """Make a queue of this history, or change its policy."""
+        """Create a queue of this history, or change its policy."""
         policy = config.policy
         limits, strictest = self.history.limits, self.history.strictest
         if name not in self.queues:
@@ -64,8 +64,11 @@ class Recorder:
         return f"m{self._tokens}"
 
     @asynccontextmanager
-    async def told(self, unit: Unit) -> AsyncIterator[None]:
-        """Record the result of a unit from the block's exception; a block that ends cleanly has recorded it inside."""
+    async def outcome_of(self, unit: Unit) -> AsyncIterator[None]:
+        """Record the outcome of a unit by the error of the block.
+
+        A block that ends without an error records the outcome itself.
+        """
         try:
             yield
         except zq.NotCommittedError as error:
@@ -74,7 +77,7 @@ class Recorder:
             self.decide(unit, Status.UNKNOWN, repr(error))
         except zq.SessionClosedError as error:
             unit.why = repr(error)
-        except zq.ConnectionLostError as error:  # of a take: nothing has been sent for the commit
+        except zq.ConnectionLostError as error:  # raised by a take, before anything is sent for the commit
             self.decide(unit, Status.NOT_COMMITTED, repr(error))
         except HandlerError:
             self.decide(unit, Status.NOT_COMMITTED)
@@ -85,13 +88,15 @@ class Recorder:
         unit.status, unit.why, unit.decided = status, why, self.loop.time()
 
     def release_unseen(self, unit: Unit) -> None:
-        for one in unit.takes:
-            if one.until is None:
-                one.until = self.loop.time()
+        for delivery in unit.takes:
+            if delivery.until is None:
+                delivery.until = self.loop.time()
 
     def show(self, unit: Unit, client: str, session: zq.QueueSession, message: zq.Message[bytes]) -> str:
         token = message.value.decode()
-        unit.takes.append(Handed(token, message.queue, client, session._runtime.zookeeper.session_id, self.loop.time()))
+        unit.takes.append(
+            Delivery(token, message.queue, client, session._runtime.zookeeper.session_id, self.loop.time())
+        )
         return token
 
     def unit(self, client: str) -> Unit:

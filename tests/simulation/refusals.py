@@ -1,4 +1,4 @@
-"""The refusals of each atomic write, observed where the session decides how to continue."""
+"""The refusals of each atomic write, recorded where the session decides how to continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refusal(NamedTuple):
     operation: Operation
     error: str
     state: tuple[int, ...]
-    """The transactions that made the present state of the znode and its parent."""
+    """The transactions that produced the current state of the znode and its parent."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ def _state_of(run: Run, path: str) -> tuple[int, ...]:
     return tuple(number for node in found if node is not None for number in (node.czxid, node.mzxid, node.pzxid))
 
 
-#: Weak, since a worker makes thousands of runs, and a process that keeps them is several times slower.
+#: The references are weak, because a worker makes thousands of runs, and keeping them makes it several times slower.
 _runs: WeakValueDictionary[asyncio.AbstractEventLoop, Run] = WeakValueDictionary()
 _answer_refusal = GroupCommitter._answer_refusal
 
@@ -59,15 +59,15 @@ def _noted(
     run: Any = _runs.get(self.loop)
     if run is not None:
         refusals = run.history.part(Refusals)
-        one = Refusal(
+        refusal = Refusal(
             f"{type(member.part).__name__} {member.transaction_id}",
             operation,
             type(error).__name__,
             _state_of(run, operation.path),
         )
-        if one in refusals.seen:
-            refusals.again.append(one)
-        refusals.seen.add(one)
+        if refusal in refusals.seen:
+            refusals.again.append(refusal)
+        refusals.seen.add(refusal)
     _answer_refusal(self, batch, member, handler, operation, error)
 
 

@@ -1,4 +1,4 @@
-"""Every public coroutine, found in the package and its classes, with its object and arguments."""
+"""Every public coroutine of the package and its classes, with an object to call it on and its arguments."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def _of_listener(session: zq.QueueSession) -> AsyncIterator[Ready]:
     try:
         yield Ready(listener, session, {})
     finally:
-        listener.stop()  # it may never have run, on purpose
+        listener.stop()  # it may never have run, which is intended
 
 
 @asynccontextmanager
@@ -211,7 +211,7 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     **bundles_subjects.SUBJECTS,
     **handlers_subjects.SUBJECTS,
 }
-#: The objects of some coroutines that need another one.
+#: The objects of coroutines that need a special one.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     "QueueAdmin.release_ledger": _of_ledger,
     "QueueAdmin.unpin": _of_pin,
@@ -220,7 +220,7 @@ SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     **handlers_subjects.SPECIAL,
 }
 
-#: The arguments of parameters, by name; other parameters with a default keep it.
+#: The arguments of parameters, by name. Other parameters keep their defaults.
 ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "value": lambda _: b"new",
     "values": lambda _: [b"new1", b"new2"],
@@ -242,7 +242,7 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     **features_subjects.ARGUMENTS,
 }
 
-#: Coroutines of several steps: when interrupted, some steps are done.
+#: Coroutines of several steps. If they are interrupted, some steps have been done.
 GRADUAL = {
     "App.run",
     "aiozkqueue.run",
@@ -267,7 +267,7 @@ ENTERED = (zq.Listener, Scheduler)
 
 
 def is_coroutine(member: object) -> bool:
-    """Whether it is awaited, or iterated over."""
+    """Whether a function is awaited or asynchronously iterated."""
     return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
 
 
@@ -276,7 +276,7 @@ def subject_of(kind: type | ModuleType, name: str) -> Callable[[zq.QueueSession]
     return SPECIAL.get(f"{kind.__name__}.{name}", SUBJECTS[kind])
 
 
-#: Inherited coroutines that are called on the subclass, too, because the paths and names of znodes are the subclass's.
+#: Inherited coroutines that are also called on the subclass, because the subclass has other paths and names of znodes.
 BY_LAYOUT: dict[type | ModuleType, set[str]] = {
     zq.ForeignQueue: {"put", "put_many", "purge"},
     dialects_subjects.ForeignAdmin: {"release_claims"},
@@ -298,7 +298,7 @@ def without_a_subject() -> list[str]:
 def coroutines() -> list[tuple[type | ModuleType, str]]:
     """Return the coroutines of the package and of its public classes, with those of ``async with`` and ``async for``.
 
-    An inherited coroutine is called on the base class, and on the subclass if the layout matters (`BY_LAYOUT`).
+    An inherited coroutine is called on the base class, and also on the subclass if the layout matters (`BY_LAYOUT`).
     """
     found: list[tuple[type | ModuleType, str]] = []
     for kind in SUBJECTS:

@@ -20,7 +20,7 @@ from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
 
 def slow_cluster() -> Cluster:
-    """Every step on a message's way takes 5 ms."""
+    """Return a cluster in which every network step takes 5 ms."""
 
     def slowly() -> float:
         return 0.005
@@ -29,7 +29,7 @@ def slow_cluster() -> Cluster:
 
 
 async def occupy_slots(queue: zq.Queue[bytes], puts: asyncio.TaskGroup) -> None:
-    """Have a multi in progress under each commit slot."""
+    """Start a multi under each commit slot."""
     for _ in range(SLOTS):
         puts.create_task(queue.put(b"in progress"))
         await asyncio.sleep(0.0001)
@@ -40,11 +40,11 @@ def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
     async def main() -> tuple[zq.Outcome, zq.Outcome, int]:
         async with slow_cluster().connect() as session:
             busy, small = session.queue("busy"), session.queue("small")
-            await small.configure(zq.QueueConfig(max_size=64))  # of which a session may have four in progress
+            await small.configure(zq.QueueConfig(max_size=64))  # a session may have four multis in progress
             async with asyncio.TaskGroup() as puts:
-                await occupy_slots(busy, puts)  # the first time slots and queue are made
+                await occupy_slots(busy, puts)  # creates the slots and the queue
             async with asyncio.TaskGroup() as puts:
-                await small.put(b"first", timeout=30)  # how much room there is has just been looked at
+                await small.put(b"first", timeout=30)  # the size has just been read
                 await occupy_slots(busy, puts)
                 async with session.transaction(autocommit=False) as tx:
                     for _ in range(3):
@@ -70,12 +70,12 @@ def test_a_caller_cancelled_repeatedly_waits_for_the_reply_for_one_session_timeo
                     tx.put(jobs, b"never answered")
 
             caller = asyncio.create_task(commit() if by == "a transaction" else jobs.put(b"never answered"))
-            await asyncio.sleep(0.007)  # it is sent, and not yet answered
+            await asyncio.sleep(0.007)  # the commit is sent, and not yet answered
             cluster.ensemble.stop(cluster.ensemble.servers[0])
             await asyncio.sleep(10)
             start = asyncio.get_running_loop().time()
             for _ in range(5):
-                assert caller.cancel(), "it has gone"
+                assert caller.cancel(), "the call has already ended"
                 await asyncio.sleep(session._runtime.grace / 6)
             with pytest.raises(asyncio.CancelledError):
                 await caller
@@ -86,22 +86,22 @@ def test_a_caller_cancelled_repeatedly_waits_for_the_reply_for_one_session_timeo
 
 def test_the_error_of_a_put_that_times_out_before_the_size_is_known_does_not_say_full() -> None:
     async def main() -> list[str]:
-        told: list[str] = []
+        errors: list[str] = []
         async with simulated() as cluster, cluster.connect() as session:
             small = session.queue("small")
             await small.configure(zq.QueueConfig(max_size=2))
             await small.put(b"fits")
             cluster.ensemble.stop(cluster.ensemble.servers[0])
-            await asyncio.sleep(1)  # how much room there was is not known any more
+            await asyncio.sleep(1)  # the known size is out of date
             with pytest.raises(zq.QueueFullError) as refused:
                 await small.put(b"alone", timeout=5)
-            told.append(f"{refused.value}")
+            errors.append(f"{refused.value}")
             async with session.transaction(autocommit=False) as tx:
                 tx.put(small, b"in a transaction")
                 with pytest.raises(zq.QueueFullError) as refused:
                     await tx.commit(timeout=3)
-                told.append(f"{refused.value}")
-        return told
+                errors.append(f"{refused.value}")
+        return errors
 
     assert run_virtual(main) == [
         f"queue 'small': the capacity check took longer than {seconds} s; "
@@ -124,9 +124,9 @@ def test_each_interrupted_wait_for_room_reports_its_own_stored_messages() -> Non
                 await small.configure(zq.QueueConfig(max_size=4))
                 first = tasks.create_task(put(small, 9))
                 await asyncio.sleep(1)
-                others = [tasks.create_task(put(small, count)) for count in (1, 3)]
+                waiting = [tasks.create_task(put(small, count)) for count in (1, 3)]
                 await asyncio.sleep(1)
-        return [await each for each in (first, *others)]
+        return [await each for each in (first, *waiting)]
 
     assert run_virtual(main) == [["the first 4 of 9 messages had been put before"], [], []]
 
@@ -135,7 +135,7 @@ def test_each_interrupted_wait_for_room_reports_its_own_stored_messages() -> Non
 def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again(
     end: Literal["commit", "rollback"],
 ) -> None:
-    """Several tasks must not share a transaction; if two do, no message is lost, and no other lock is released."""
+    """Tasks must not share a transaction. If two do, no message is lost, and no other lock is released."""
 
     async def main(milliseconds: float) -> tuple[int, list[str]]:
         ends: list[str] = []
@@ -143,7 +143,7 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
         async def consume(queue: zq.Queue[bytes]) -> None:
             async with queue.consume(settle="explicit") as deliveries:
                 async for delivery in deliveries:
-                    await asyncio.sleep(0.3)  # for whatever of the other session is in progress
+                    await asyncio.sleep(0.3)  # time for the requests of the other session
                     try:
                         await delivery.commit()
                     except zq.NotCommittedError as error:
@@ -156,7 +156,7 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig())
             async with session.transaction() as tx:
-                assert await tx.take(jobs) is None  # from now on it is known as a consumer
+                assert await tx.take(jobs) is None  # now it is registered as a consumer
             await jobs.put(b"job")
             budget = session._runtime._budgets.of(1)
             used = budget.used
@@ -172,7 +172,7 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
                     taking.cancel()
                     with suppress(asyncio.CancelledError):
                         await taking
-                    assert taking.cancelled(), "it is in the midst of its second look"
+                    assert taking.cancelled(), "the take has already returned"
                     await disposition
                     await asyncio.sleep(10)
                     consuming.cancel()
@@ -197,15 +197,15 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
             async def mending() -> None:
                 await mended
 
-            def close_beside_it() -> None:
+            def close_session() -> None:
                 close()
                 if not mended.done():
                     mended.set_result(None)
 
             committer.submit(atomic_write)
-            assert committer.withdraw(atomic_write)  # as one that has been refused
+            assert committer.withdraw(atomic_write)  # like a write that was refused
             committer._repairs._start(atomic_write, mending())
-            monkeypatch.setattr(committer, "close", close_beside_it)
+            monkeypatch.setattr(committer, "close", close_session)
             waiting = asyncio.create_task(atomic_write.wait())
         async with asyncio.timeout(100):
             await waiting

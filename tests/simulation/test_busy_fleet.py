@@ -1,7 +1,7 @@
-"""Sessions that drain a deep queue of bundles finish their bundles themselves, however long their commits take.
+"""Sessions that drain a deep queue of bundles finish their own bundles, however long their commits take.
 
-A message that is returned becomes a single item, with another lock, read and deletion. Many of them make a
-busy fleet slower, and a slower fleet returns more. In virtual time.
+A message that a session returns becomes a single item, which needs another lock, read and deletion. Many of these slow
+down a busy fleet, and a slower fleet returns more messages. The test runs in virtual time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MESSAGES, SESSIONS, TASKS, BUNDLE = 12_800, 8, 32, 64
 
 @pytest.mark.parametrize("way", [0.001, 0.05, 0.1])
 def test_the_sessions_of_a_busy_fleet_keep_their_bundles(way: float) -> None:
-    """The tasks of a session commit together, so it finishes nothing while their commit is on its way."""
+    """The tasks of a session commit together, so the session finishes nothing while their commit is in progress."""
 
     async def drain() -> int:
         cluster, delay = make_cluster(), 0.0
@@ -30,7 +30,7 @@ def test_the_sessions_of_a_busy_fleet_keep_their_bundles(way: float) -> None:
         async with AsyncExitStack() as stack:
             sessions = [await stack.enter_async_context(cluster.connect()) for _ in range(SESSIONS)]
             await sessions[0].queue("jobs").configure(zq.QueueConfig(bundle=BUNDLE))
-            for _ in range(2):  # the first put makes no bundles
+            for _ in range(2):  # the first put does not use bundles
                 await sessions[0].queue("jobs").put_many([b"x"] * (MESSAGES // 2))
             delay = way
             async with asyncio.TaskGroup() as group:
@@ -39,7 +39,7 @@ def test_the_sessions_of_a_busy_fleet_keep_their_bundles(way: float) -> None:
                         group.create_task(take_all(session))
             return await left(sessions[0])
 
-    # At the end, when no more bundles are listed, a session returns what its tasks do not take at once.
+    # At the end, when no bundles are left, a session returns the messages that its tasks do not take at once.
     assert run_virtual(drain) <= 2 * SESSIONS * BUNDLE
 
 
@@ -52,7 +52,7 @@ async def take_all(session: zq.QueueSession) -> None:
 
 
 async def left(session: zq.QueueSession) -> int:
-    """Return how many messages have left their bundles as single items."""
+    """Return the number of messages that have become single items."""
     core = core_of(session)
     paths = core.queue_state("jobs").paths
     stats = [await core.zookeeper.exists(paths.bundle_count(bit, left=True)) for bit in range(BUNDLE_BITS)]

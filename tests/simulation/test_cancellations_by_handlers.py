@@ -1,4 +1,4 @@
-"""A handler's own cancellations affect only its message: its listener and the next handler continue."""
+"""A handler's own cancellations affect only its message. Its listener and the next handlers continue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def _fail_later() -> None:
 
 @pytest.mark.parametrize("between", [0, 1])
 def test_a_listener_attributes_a_cancellation_correctly_after_a_failed_task_group(between: int) -> None:
-    """Some versions of Python keep a count of cancellations: check the same message, and the next one."""
+    """Some versions of Python count cancellations, so the test checks the same message and the next one."""
 
     async def main() -> list[tuple[bytes, int]]:
         handled: list[tuple[bytes, int]] = []
@@ -63,7 +63,7 @@ def test_a_listener_attributes_a_cancellation_correctly_after_a_failed_task_grou
 
 
 def test_a_handler_that_continues_after_its_claim_is_lost_does_not_end_the_listener() -> None:
-    """At each moment."""
+    """The claim is lost at each moment."""
 
     async def main(tenths: int) -> list[bytes]:
         handled: list[bytes] = []
@@ -119,7 +119,7 @@ def test_a_cancellation_that_on_dead_lets_escape_does_not_end_the_listener() -> 
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_cancellation_that_the_function_for_used_up_retries_lets_escape_is_its_failure(*, batch: bool) -> None:
-    """It is repeated after the policy's delay, and the other messages of a batch are settled by their own errors."""
+    """The message is retried after the policy's delay, and other messages of a batch are settled separately."""
 
     async def main() -> tuple[list[int], int, int]:
         calls: list[int] = []

@@ -1,4 +1,4 @@
-"""A cancellation in hand that read a message while a session held it, and is applied when a ledger has locked it."""
+"""A cancellation that reads a message while a session holds it, and is applied when a ledger has locked it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NUMBER = 36
 
 
 def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> None:
-    """The session returns the bundle as if it had never claimed it, because its taker was cancelled."""
+    """The session returns the bundle without an attempt, because its taker was cancelled."""
 
     async def play(milliseconds: int) -> bool:
-        """Cancel the taker after this time; return whether the ledger has locked the bundle meanwhile."""
+        """Cancel the taker after this time; return whether the ledger locked the bundle meanwhile."""
         cluster = make_cluster()
         cluster.ensemble.delays.network = partial(float, 0.001)
         async with AsyncExitStack() as stack:
@@ -30,10 +30,10 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
             operator, stream, consumer, last = sessions
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=64))
-            ids = await jobs.put_many([b"%d" % one for one in range(NUMBER)])
+            ids = await jobs.put_many([b"%d" % number for number in range(NUMBER)])
             ledger = Ledger(core_of(stream).handle("jobs"), "A")
             await ledger.open()
-            await jobs.cancel(id="AAAAAAAAAAAA")  # learns the configuration
+            await jobs.cancel(id="AAAAAAAAAAAA")  # reads the configuration
             zookeeper: Any = core_of(operator).zookeeper
             read_versioned = zookeeper.read_versioned
             batches: list[int] = []
@@ -42,7 +42,7 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
                 bundle = await read_versioned(*args, **keywords)
                 if not batches and bundle[2] is not None:
                     await asyncio.sleep(1)  # the session returns the bundle
-                    batches.append(await ledger.next_batch(-1, None))  # -1: there is no message left
+                    batches.append(await ledger.next_batch(-1, None))  # -1: no message is left
                 return bundle
 
             zookeeper.read_versioned = slow
@@ -78,7 +78,7 @@ async def _take(session: zq.QueueSession) -> None:
 
 
 def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch() -> None:
-    """A session has claimed the message for a taker that has gone, and returns it between two requests."""
+    """A session has claimed the message for a cancelled taker, and returns it between two requests."""
 
     locked: list[bool] = []
 
@@ -89,7 +89,7 @@ def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch()
             operator, stream, consumer = sessions
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=1, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
-            one = await jobs.put(b"1")
+            message_id = await jobs.put(b"1")
             ledger = Ledger(core_of(stream).handle("jobs"), "A")
             dispatcher = core_of(consumer).dispatcher(core_of(consumer).queue_state("jobs"))
             taking = dispatcher.request(1)
@@ -99,10 +99,10 @@ def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch()
             async def lock() -> None:
                 dispatcher.give_up(taking)
                 await asyncio.sleep(0.1)
-                batches.append(await ledger.next_batch(-1, None))  # -1: there is no message left
+                batches.append(await ledger.next_batch(-1, None))  # -1: no message is left
 
             between = Between(operator, number, lock)
-            result = await jobs.cancel(id=one, running=True)
+            result = await jobs.cancel(id=message_id, running=True)
             batch = batches[0] if (reached := between.reached) else -1
             locked.append(batch >= 0)
             if batch >= 0:

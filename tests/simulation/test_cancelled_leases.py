@@ -1,4 +1,4 @@
-"""A lease whose taker was cancelled is ended early, but not the lease of another client on the same message."""
+"""A session ends a lease whose taker was cancelled, but not the lease of another client on the same message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.server import ServerConnection
 
 LEASE = 1.0
-#: How long the first client gets no answer, seconds: less than its session timeout.
+#: Seconds for which the first client gets no answer, less than its session timeout.
 AWAY = 4.0
 
 
@@ -25,7 +25,7 @@ def test_the_lease_of_a_cancelled_taker_is_ended_early_but_not_that_of_the_next_
 async def is_leased_at_the_end(*, taken: bool) -> bool:
     """Cancel a taker whose commit is answered late; return whether the message is still leased afterwards.
 
-    If it is ``taken`` meanwhile, another client has leased it for a long time after the first lease.
+    If it is ``taken`` meanwhile, another client leases it for a long time after the first lease.
     """
     async with (
         simulated() as cluster,

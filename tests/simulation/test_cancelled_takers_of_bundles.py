@@ -1,4 +1,4 @@
-"""A taker that leaves before it has received a message of a bundle costs the message no attempt."""
+"""A taker that is cancelled before it has received a message of a bundle does not use up an attempt of the message."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import asyncio
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import run_virtual, simulated
 
-#: The moments of the cancellation, seconds: the claim is sent, the bundle is read, the attempts are recorded.
+#: Seconds after which takers are cancelled: the claim is sent, the bundle is read, the attempts are recorded.
 MOMENTS = [step / 2000 for step in range(60)]
-BODIES = [b"0", b"1", b"2", b"3"]  # the first is a single item
+BODIES = [b"0", b"1", b"2", b"3"]  # the first message is a single item
 
 
-def test_messages_that_a_cancelled_taker_has_not_received_are_no_dead_letters() -> None:
+def test_messages_that_a_cancelled_taker_has_not_received_do_not_become_dead_letters() -> None:
     assert run_virtual(consumed_and_dead_letters, limit=1000) == (BODIES, [])
 
 
@@ -37,7 +37,7 @@ async def _cancel_at_each_moment(session: zq.QueueSession) -> tuple[list[bytes],
             await asyncio.wait({taking})
             await tx.rollback(delay=0)
         if not taking.cancelled():
-            break  # from here on it was quicker
+            break  # the take returned before the cancellation
         async with session.transaction() as tx:
             taken = sorted([message.body for message in await tx.take_many(queue, len(BODIES), timeout=10)])
         dead = [message.body for message in await queue.dead_letters.peek()]

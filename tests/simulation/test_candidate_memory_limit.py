@@ -1,4 +1,4 @@
-"""Messages left by other consumers are taken, even if more arrived at once than an idle consumer remembers."""
+"""An idle consumer takes messages that other consumers leave, even if more arrived at once than it remembers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     import aiozkqueue as zq
 
-#: Of each six messages one is the idle consumer's own; of the others it keeps fewer in mind than their consumers handle
-#: before they hang.
+#: One of six messages is in the idle consumer's own share. Of the others, it remembers fewer than their consumers
+#: handle before they hang.
 MESSAGES, OTHERS, KEPT, HANDLED, HELD = 72, 5, 26, 8, 2
 
 
 class _Hanging:
-    """Handles some messages, and then hangs with all its slots in use."""
+    """A handler that returns for some messages, and then hangs with all slots in use."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -52,7 +52,7 @@ def test_an_idle_consumer_takes_messages_beyond_its_memory_limit_that_others_lea
             await asyncio.sleep(10)
             await producer.queue("jobs").put_many([b"job"] * MESSAGES)
             await asyncio.sleep(60)
-            assert await producer.queue("jobs").size() == OTHERS * HELD, "what is in their hands"
+            assert await producer.queue("jobs").size() == OTHERS * HELD, "the messages whose handlers hang"
             for listener in listeners:
                 listener.stop()
             await asyncio.wait(running)

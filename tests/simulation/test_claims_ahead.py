@@ -1,4 +1,4 @@
-"""Claims ahead of the takers: a session that takes fast claims many bundles in a request."""
+"""Claims ahead of the takers: a session that takes messages fast claims many bundles in one request."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_a_session_claims_many_bundles_ahead_in_one_request() -> None:
                 assert taken == [b"%d" % number for number in range(MESSAGES)]
                 return (counts.claimed - claimed) / (counts.batches - before)
 
-    # Claims of three bundles at a time held 179 messages.
+    # With claims of three bundles at a time, it held 179 messages.
     assert run_virtual(messages_of_a_claim, limit=100) > 3 * TOGETHER

@@ -1,4 +1,4 @@
-"""Clean-up and reassignment leave what is still needed, and do what they can."""
+"""Clean-up and reassignment leave the data that is in use, and continue after problems with single queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("options", [{"priority": 5}, {"delay": 60}])
 @pytest.mark.parametrize("number", [1, 20, 500, 1500])
 def test_the_tags_of_a_message_in_a_new_folder_are_not_swept(options: dict[str, Any], number: int) -> None:
-    """More combinations of tags than are kept are swept while a message is put, the first one of its folder."""
+    """There are more combinations of tags than are kept.
+
+    They are swept while the first message of a new folder is put.
+    """
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, producer, consumer = sessions
@@ -84,7 +87,7 @@ def test_a_queue_that_cannot_be_read_does_not_keep_others_from_being_cleaned() -
 def test_dead_letters_of_items_with_repeated_names_are_all_kept(
     foreign: Callable[[zq.QueueSession], zq.Queue[bytes]], parent: str
 ) -> None:
-    """The names of items begin again when their parent is created again."""
+    """The numbers of items start again when their parent is created again."""
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         producer, consumer = sessions

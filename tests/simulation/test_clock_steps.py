@@ -1,4 +1,4 @@
-"""Steps of the leader's clock, as by NTP, and new leaders with other clocks: later delays have their full length."""
+"""Steps of the leader's clock, as by NTP, and new leaders with other clocks: later delays keep their length."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ async def wait(session: zq.QueueSession, timeout: float) -> zq.Message[bytes] | 
 
 
 async def delay_seen(cluster: Cluster, make: Callable[[zq.QueueSession, float], Awaitable[None]], step: float) -> float:
-    """Return the seconds until an idle consumer gets a message that another session delays after a step."""
+    """Return the seconds until an idle consumer gets a message that another session has delayed after a step."""
     loop = asyncio.get_running_loop()
     async with cluster.connect(name="idle") as idle:
-        await put_later(idle, 3 * YEAR)  # the queue has such messages
+        await put_later(idle, 3 * YEAR)  # the queue has delayed messages
         assert await wait(idle, 1) is None
         await asyncio.sleep(STALE)
         cluster.ensemble.offset += step
@@ -105,7 +105,7 @@ def test_a_message_put_in_an_hour_that_was_near_before_the_clock_went_back_is_de
 
 
 async def step(cluster: Cluster, by: float) -> None:
-    """Set the clock of the only server, or make another server the leader, whose clock differs."""
+    """Set the clock of the only server, or elect another leader with another clock."""
     await asyncio.sleep(STALE)
     cluster.ensemble.offset += by
     if not cluster.ensemble.alone:
@@ -159,7 +159,7 @@ def test_a_message_that_was_taken_before_a_step_of_the_clock_is_retried_after_it
     run_virtual(main, limit=3 * HOUR)
 
 
-@pytest.mark.timeout(20)  # if it fails, it blocks the loop
+@pytest.mark.timeout(20)  # a failure would block the loop
 @pytest.mark.parametrize("options", [{}, {"priority": 3}, {"delay": 3}, {"priority": 3, "delay": 3}, {"group": "g"}])
 def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it(options: dict[str, Any]) -> None:
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it(
     run_virtual(main)
 
 
-def test_a_slot_that_was_made_before_an_outage_is_no_measurement_of_the_time() -> None:
+def test_a_slot_that_was_made_before_an_outage_is_not_a_measurement_of_the_time() -> None:
     async def main() -> None:
         cluster, loop = make_cluster(), asyncio.get_running_loop()
         lost = Outage(cluster.ensemble, 15)
@@ -212,7 +212,7 @@ class Outage:
         if connection.client.name != "writer":
             return None
         self._attempts += _makes_slot(request)
-        if self._end is None and self._attempts == 2:  # the first one is refused, because its folder is missing
+        if self._end is None and self._attempts == 2:  # the first request is refused, because the folder is missing
             self._end = self._loop.time() + self._seconds
             return Fault.LOST_AFTER
         return None if self._end is None or self.ended else Fault.LOST_BEFORE
@@ -248,7 +248,7 @@ def test_the_lifetime_of_a_message_begins_at_its_put_if_the_measurement_of_the_t
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("by", [HOUR, -HOUR])
 @pytest.mark.parametrize("priority", [0, 3])
-def test_a_message_for_a_moment_is_delivered_then_by_the_clock_of_the_leader(
+def test_a_message_put_for_a_date_is_delivered_at_that_date_by_the_clock_of_the_leader(
     by: float, servers: int, priority: int
 ) -> None:
     async def main() -> None:
@@ -272,14 +272,14 @@ def test_a_message_for_a_moment_is_delivered_then_by_the_clock_of_the_leader(
 def test_lifetimes_and_delays_count_by_the_clock_of_a_new_leader_at_once(
     by: float, delay: float, *, default: bool
 ) -> None:
-    """No reply has shown yet that another server leads, and the last measurement is a few seconds old."""
+    """No reply has shown the new leader yet, and the last measurement is a few seconds old."""
 
     async def main() -> None:
         cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
         async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
             jobs, options = session.queue("jobs"), dict[str, Any](delay=delay) if delay else {}
             await jobs.configure(zq.QueueConfig(ttl=100 if default else None))
-            await jobs.put(b"before", ttl=1000, delay=1)  # so the queue is known to have delayed messages
+            await jobs.put(b"before", ttl=1000, delay=1)  # so that the queue is known to have delayed messages
             assert await wait(session, 10) is not None
             cluster.ensemble.offset += by
             cluster.ensemble.elect()
@@ -316,7 +316,7 @@ def test_a_put_that_waits_for_a_new_leader_counts_by_its_clock(
     async def main() -> None:
         cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
         async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
-            await put_later(session, 0.01)  # so the queue is known to have delayed messages
+            await put_later(session, 0.01)  # so that the queue is known to have delayed messages
             assert await wait(session, 10) is not None
             cluster.ensemble.offset += by
             cluster.ensemble.elect()
@@ -366,7 +366,7 @@ def test_a_renewal_that_waits_for_a_new_leader_counts_by_its_clock(by: float) ->
             cluster.ensemble.offset += by
             cluster.ensemble.elect()
             began = loop.time()
-            await leases.renew([held.token], lifetime=100 + max(0.0, -by))  # a longer lease would be left as it is
+            await leases.renew([held.token], lifetime=100 + max(0.0, -by))  # a longer lease would not be changed
             assert loop.time() - began < AT_ONCE
             assert await wait(other, 3 * HOUR) is not None
             assert loop.time() - began == pytest.approx(100 + max(0.0, -by), abs=AT_ONCE)

@@ -7,7 +7,7 @@ import asyncio
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
 
-#: An idle consumer sends few requests in minutes, and one that looks again and again thousands.
+#: An idle consumer sends few requests in minutes. A consumer that lists repeatedly sends thousands.
 FEW = 60
 
 
@@ -40,7 +40,7 @@ def test_a_delayed_collapsing_message_is_redelivered_without_constant_listings()
             async with session.transaction() as tx:
                 before = cluster.ensemble.arrivals
                 message = await tx.take(jobs, timeout=1000)
-                assert message is not None, "it was not found again"
+                assert message is not None, "the message was not redelivered"
                 assert message.attempt == 2
                 return cluster.ensemble.arrivals - before
 

@@ -1,4 +1,4 @@
-"""A transaction with a commit timeout ends in time although no server answers."""
+"""A transaction with a commit timeout ends in time, even if no server answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiozkqueue.testing.simulator.cluster import make_cluster
 
 @pytest.mark.parametrize("silent", [0.0, 1.0])
 def test_the_block_of_a_transaction_ends_within_its_commit_timeout(silent: float) -> None:
-    """The servers go away before the commit, and long before it, so that the client knows of it."""
+    """The servers stop right before the commit, or so long before it that the client has noticed."""
 
     async def main() -> float:
         cluster = make_cluster(seed=0)

@@ -1,4 +1,4 @@
-"""Changes of a queue's configuration by several tasks of a session: none undoes another."""
+"""Changes of a queue's configuration by several tasks of a session do not undo each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Change = Callable[[zq.Queue[bytes]], Awaitable[object]]
 
-#: Changes, and whether a configuration has them.
+#: Changes, each with a function that finds it in a configuration.
 CHANGES: dict[str, tuple[Change, Callable[[StoredConfig], bool]]] = {
     "delay": (lambda jobs: jobs.put(b"later", delay=30), lambda config: bool(config.scheduled)),
     "priority": (lambda jobs: jobs.put(b"urgent", priority=-3), lambda config: -3 in config.priorities),
@@ -49,13 +49,13 @@ def test_a_change_of_the_configuration_keeps_a_change_made_meanwhile(change: str
             async def meanwhile() -> None:
                 if not ended:
                     other.append(asyncio.create_task(jobs.configure(zq.QueueConfig(clean_every=77))))
-                    await asyncio.wait(other, timeout=1)  # it may have to wait for the change that it interrupts
+                    await asyncio.wait(other, timeout=1)  # it may have to wait for the interrupted change
 
             Between(session, number, meanwhile)
             await make(jobs)
             ended = True
             await asyncio.gather(*other)
-            await jobs.configuration()  # reads it
+            await jobs.configuration()  # reads the configuration
             config = state_of(jobs).config
             assert made(config)
             assert config.clean_every == 77 or not other

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Ground(Protocol):
-    """The place of a contract test: an empty root, clients, and means to end a session and to cut a connection."""
+    """The environment of a contract test: a root, clients, and functions to end a session or cut a connection."""
 
     root: str
 
@@ -64,7 +64,7 @@ async def refusal(client: ZooKeeper, *operations: Operation) -> tuple[int, type[
 
 
 @contract
-async def creates_give_the_true_path_and_a_stat(ground: Ground) -> None:
+async def a_create_returns_the_actual_path_and_the_znode_has_a_stat(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     assert await a.multi([Create(f"{root}/x", b"12")]) == [f"{root}/x"]
     data, stat = await a.read(f"{root}/x")
@@ -76,7 +76,7 @@ async def creates_give_the_true_path_and_a_stat(ground: Ground) -> None:
 
 
 @contract
-async def sequences_count_every_child_ever_made(ground: Ground) -> None:
+async def sequence_numbers_count_every_child_ever_created(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     await a.multi([Create(f"{root}/plain"), Delete(f"{root}/plain")])
     results = await a.multi([Create(f"{root}/s-", sequential=True), Create(f"{root}/t-", sequential=True)])
@@ -123,7 +123,7 @@ async def the_first_failing_operation_of_a_multi_is_named(ground: Ground) -> Non
 
 
 @contract
-async def a_multi_sees_what_its_own_operations_have_done(ground: Ground) -> None:
+async def each_operation_of_a_multi_sees_the_effects_of_the_earlier_ones(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     results = await a.multi(
         [
@@ -153,7 +153,7 @@ async def an_empty_multi_is_applied(ground: Ground) -> None:
 
 
 @contract
-async def reads_tell_what_is_not_there(ground: Ground) -> None:
+async def reads_report_missing_znodes(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     for read in (a.read, a.children):
         with pytest.raises(NoNodeError):
@@ -167,7 +167,7 @@ async def reads_tell_what_is_not_there(ground: Ground) -> None:
 
 
 @contract
-async def a_wrong_path_is_refused(ground: Ground) -> None:
+async def an_invalid_path_is_refused(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     for name in ("", ".", "..", "a\x01"):
         assert await refusal(a, Create(f"{root}/{name}")) == (0, ServerError)
@@ -186,7 +186,7 @@ async def ephemerals_have_an_owner_and_no_children(ground: Ground) -> None:
 
 
 @contract
-async def a_closed_session_takes_all_its_ephemerals_in_one_transaction(ground: Ground) -> None:
+async def a_closed_session_removes_all_its_ephemerals_in_one_transaction(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
     await a.multi([Create(f"{root}/k"), Create(f"{root}/k/e1", ephemeral=True), Create(f"{root}/k/e2", ephemeral=True)])
     await a.multi([Create(f"{root}/e3", ephemeral=True)])
@@ -200,7 +200,7 @@ async def a_closed_session_takes_all_its_ephemerals_in_one_transaction(ground: G
 
 
 @contract
-async def after_a_verdict_the_next_session_is_another_and_the_old_one_is_refused_unsent(ground: Ground) -> None:
+async def the_session_after_an_expired_one_is_new_and_requests_of_the_expired_one_are_not_sent(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
     states: list[tuple[State, int]] = []
     a.on_state(lambda state, generation: states.append((state, generation)))
@@ -239,7 +239,7 @@ async def a_lost_connection_keeps_the_session_and_its_ephemerals(ground: Ground)
 
 
 @contract
-async def watches_tell_in_order_and_before_the_reply_to_a_later_read(ground: Ground) -> None:
+async def watches_report_in_order_and_before_the_reply_to_a_later_read(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
     plain: list[WatchEvent] = []
     deep: list[WatchEvent] = []
@@ -262,50 +262,50 @@ async def watches_tell_in_order_and_before_the_reply_to_a_later_read(ground: Gro
 
 
 @contract
-async def a_watch_of_ones_own_writes_tells_before_their_reply(ground: Ground) -> None:
+async def a_watch_reports_the_writes_of_its_client_before_their_replies(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
-    told: list[WatchEvent] = []
-    watch = await a.watch(root, told.append, recursive=True)
+    events: list[WatchEvent] = []
+    watch = await a.watch(root, events.append, recursive=True)
     await a.multi([Create(f"{root}/x")])
-    assert told == [WatchEvent(EventKind.CREATED, f"{root}/x")]
+    assert events == [WatchEvent(EventKind.CREATED, f"{root}/x")]
     watch.cancel()
     await a.multi([Create(f"{root}/y")])
-    assert len(told) == 1
+    assert len(events) == 1
 
 
 @contract
-async def a_session_that_ends_tells_the_watches_of_its_ephemerals(ground: Ground) -> None:
+async def the_end_of_a_session_is_reported_to_the_watches_of_its_ephemerals(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
     await a.multi([Create(f"{root}/e1", ephemeral=True), Create(f"{root}/e2", ephemeral=True)])
-    told: list[WatchEvent] = []
-    await b.watch(root, told.append, recursive=True)
+    events: list[WatchEvent] = []
+    await b.watch(root, events.append, recursive=True)
     await ground.end_session(a)
     await b.sync(root)
-    assert {(event.kind, event.path) for event in told} == {
+    assert {(event.kind, event.path) for event in events} == {
         (EventKind.DELETED, f"{root}/e1"),
         (EventKind.DELETED, f"{root}/e2"),
     }
 
 
 @contract
-async def watches_are_armed_again_and_told_that_they_may_have_missed_something(ground: Ground) -> None:
+async def watches_are_armed_again_and_notified_that_they_may_have_missed_events(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
-    told: list[WatchEvent] = []
-    await a.watch(root, told.append, recursive=True)
+    events: list[WatchEvent] = []
+    await a.watch(root, events.append, recursive=True)
     missed = WatchEvent(EventKind.MISSED, root)
     ground.cut(a)
     await a.wait_connected()
-    assert told == [missed]
+    assert events == [missed]
     await ground.end_session(a)
     await a.wait_connected(after=1)
-    assert told == [missed, missed]
+    assert events == [missed, missed]
     await b.multi([Create(f"{root}/x")])
     await a.sync(root)
-    assert told == [missed, missed, WatchEvent(EventKind.CREATED, f"{root}/x")]
+    assert events == [missed, missed, WatchEvent(EventKind.CREATED, f"{root}/x")]
 
 
 @contract
-async def what_was_sent_first_is_answered_first(ground: Ground) -> None:
+async def requests_are_answered_in_the_order_in_which_they_were_sent(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     answered: list[int] = []
     writes = [a.multi([Create(f"{root}/n{number}")]) for number in range(20)]
@@ -314,7 +314,7 @@ async def what_was_sent_first_is_answered_first(ground: Ground) -> None:
         asyncio.ensure_future(future).add_done_callback(lambda _, number=number: answered.append(number))  # type: ignore[misc]
     names = await asyncio.gather(*reads)
     await asyncio.sleep(0)
-    assert [len(one) for one in names] == [20, 20, 20]
+    assert [len(listing) for listing in names] == [20, 20, 20]
     assert answered == list(range(23))
 
 
@@ -336,7 +336,7 @@ async def timeouts_are_negotiated(ground: Ground) -> None:
 
 
 @contract
-async def parents_are_ensured_by_whoever_comes_first(ground: Ground) -> None:
+async def clients_can_ensure_the_same_parents_concurrently(ground: Ground) -> None:
     a, b, root = await ground.client(), await ground.client(), ground.root
     await asyncio.gather(a.ensure(f"{root}/x/y/z"), b.ensure(f"{root}/x/y/z"))
     assert await a.children(f"{root}/x/y") == ["z"]
@@ -366,7 +366,7 @@ class Simulated:
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize("agreed", contracts, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("agreed", contracts, ids=lambda clause: clause.__name__)
 def test_the_simulated_ensemble_keeps_the_contract(agreed: Callable[[Ground], Awaitable[None]], servers: int) -> None:
     async def main() -> None:
         async with simulated(servers=servers) as cluster:
@@ -401,7 +401,7 @@ def real_hosts(embedded_server: Callable[..., EmbeddedZooKeeper]) -> str:
     return embedded_server(ServerOptions(tick_time=TICK, fsync=False)).hosts
 
 
-@pytest.mark.parametrize("agreed", contracts, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("agreed", contracts, ids=lambda clause: clause.__name__)
 async def test_a_real_server_keeps_the_contract(
     agreed: Callable[[Ground], Awaitable[None]], real_hosts: str, queue_root: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""A due node that another program has overwritten: the message of its lock is delivered at the end of the lock."""
+"""A due node that another program has overwritten: the message is still delivered at the end of its lock."""
 
 from __future__ import annotations
 

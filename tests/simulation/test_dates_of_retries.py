@@ -1,4 +1,4 @@
-"""A scheduled retry is due at its date, although the estimate of ZooKeeper's time changes while it is stored."""
+"""A scheduled retry is due at its date, even if the estimate of ZooKeeper's time changes while the retry is stored."""
 
 from __future__ import annotations
 

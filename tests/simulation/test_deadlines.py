@@ -1,4 +1,4 @@
-"""No public coroutine outlives its deadline when the servers go away at any of its requests, and none answer again."""
+"""No public coroutine exceeds its deadline if the servers stop answering at any of its requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator import Cluster, Request
     from aiozkqueue.testing.simulator.server import ServerConnection
 
-#: The session's `operation_timeout`, and the seconds by which a call may outlive it.
+#: The session's `operation_timeout`, and the seconds by which a call may exceed it.
 PATIENCE, LATE = 8.0, 0.2
 #: Calls without a deadline: services, loops over messages, and commits, which wait for their outcome.
 ENDLESS = {
@@ -53,7 +53,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Away:
-    """The servers of one call, which go away with one of its requests."""
+    """Servers that stop answering at one of the requests of a call."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self._ensemble = cluster.ensemble
@@ -77,7 +77,7 @@ class Away:
 
 
 async def duration(cluster: Cluster, kind: type | ModuleType, name: str, number: int) -> tuple[float, int]:
-    """Return how long a call takes whose servers go away with a request, and the number of its requests."""
+    """Return the duration of a call whose servers stop answering at a request, and the number of its requests."""
     async with cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck") as session:
         core_of(session).limit_calls(PATIENCE)
         async with subject_of(kind, name)(session) as ready:
@@ -89,7 +89,7 @@ async def duration(cluster: Cluster, kind: type | ModuleType, name: str, number:
 
             async def called() -> object:
                 if inspect.isasyncgenfunction(function):
-                    return [one async for one in function(*positional, **named)]
+                    return [element async for element in function(*positional, **named)]
                 return await function(*positional, **named)
 
             away, loop = Away(cluster, number), asyncio.get_running_loop()
@@ -101,13 +101,13 @@ async def duration(cluster: Cluster, kind: type | ModuleType, name: str, number:
             away.come_back()
             await asyncio.wait({task})
             if not task.cancelled():
-                task.exception()  # marks it as retrieved
+                task.exception()  # marks the error as retrieved
         return took, away.requests
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("kind", "name"), CALLS, ids=[f"{kind.__name__}.{name}" for kind, name in CALLS])
-def test_no_call_outlives_its_deadline_when_the_servers_go_away_at_any_request(
+def test_no_call_exceeds_its_deadline_when_the_servers_stop_answering_at_any_request(
     kind: type | ModuleType, name: str
 ) -> None:
     late: list[str] = []

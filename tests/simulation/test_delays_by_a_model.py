@@ -1,4 +1,4 @@
-"""Random delays, backoffs and leases with steps of the leader's clock: nothing is early, held twice, or lost."""
+"""Random delays, backoffs and leases with steps of the leader's clock: no message is early, held twice, or lost."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(120)
 
-#: What happens to the queue from outside, in each history.
+#: The events outside the queue in each history.
 EVENTS = 25
 #: Seconds by which the leader's clock is set.
 STEPS = [5, -5, 60, -60, 400, -400, 3600, -3600]
-#: Seconds after a step in which a session may rely on a measurement made before it.
+#: Seconds after a step for which a session may rely on a measurement from before it.
 UNSURE = TRUSTED + 5
-#: Seconds by which the client's and the server's view of a moment differ.
+#: Seconds by which the times of client and server may differ.
 CLOSE = 0.1
 
 
 @dataclass
 class Run:
-    """A queue, and what is true of its messages, in the leader's time."""
+    """A queue, and the true state of its messages in the leader's time."""
 
     cluster: Cluster
     random: Random
     due: dict[bytes, float] = field(default_factory=dict)
-    """When a message is due at the earliest, if that is certain."""
+    """The earliest time when a message is due, if that is certain."""
     held: set[bytes] = field(default_factory=set)
     ended: set[bytes] = field(default_factory=set)
     set_at: float = -UNSURE
@@ -66,7 +66,7 @@ class Run:
         self.held.add(body)
 
     def set_clock(self) -> None:
-        """Set the leader's clock, or elect a leader with another; delays that are over stay over."""
+        """Set the leader's clock, or elect a leader with another clock. Delays that have ended stay ended."""
         self.due = {body: due for body, due in self.due.items() if due > self.now() + CLOSE}
         self.cluster.ensemble.offset += self.random.choice(STEPS)
         self.set_at = asyncio.get_running_loop().time()
@@ -74,11 +74,11 @@ class Run:
             self.cluster.ensemble.elect()
 
     async def consume(self, session: zq.QueueSession, random: Random) -> None:
-        """Take and end messages forever."""
+        """Take and settle messages forever."""
         while True:
             await asyncio.sleep(random.choice([0, 0, 1, 80, 400]))
             take = self.lease if random.random() < 0.3 else self.handle
-            with suppress(ConnectionLostError):  # a taker that does not wait, during an election
+            with suppress(ConnectionLostError):  # raised to a taker that does not wait, during an election
                 await take(session.queue("jobs"), session, random)
 
     async def handle(self, jobs: zq.Queue[bytes], session: zq.QueueSession, random: Random) -> None:
@@ -138,7 +138,7 @@ def test_nothing_is_early_or_lost_whatever_the_clock_of_the_leader_does(seed: in
                         run.delay(body, seconds)
                 await asyncio.sleep(random.choice([0, 1, 10, 100, 700]))
             async with asyncio.timeout(50_000):
-                while len(run.ended) < number and not any(task.done() for task in consumers):  # noqa: ASYNC110 - virtual
+                while len(run.ended) < number and not any(task.done() for task in consumers):  # noqa: ASYNC110 - in virtual time
                     await asyncio.sleep(100)
             for task in consumers:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""A queue is deleted by force and created again while a process of Spark from the time before still runs."""
+"""A queue is deleted by force and created again while an earlier Spark process still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of bundles that a user may not record or bury, because of an ACL or an enforced quota."""
+"""Messages of bundles whose attempts or dead letters a user may not write, because of an ACL or an enforced quota."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_bundle_whose_record_can_no_longer_be_written_is_tried_again_each_minu
 
 
 def test_a_message_that_cannot_become_a_dead_letter_keeps_its_attempts() -> None:
-    """It is set aside without a delivery, as a single item."""
+    """The message is stored as a single item, without a delivery."""
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, consumer = sessions

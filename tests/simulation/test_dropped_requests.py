@@ -1,4 +1,4 @@
-"""Overloaded servers, which drop every request (``throttledOpWaitTime``), but still answer pings."""
+"""Overloaded servers that drop every request (``throttledOpWaitTime``), but still answer pings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.requests import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
 
-#: The session's `operation_timeout`, the seconds by which a call may outlive it, and the most requests that a client
-#: may send in this time.
+#: The session's `operation_timeout`, the seconds by which a call may exceed it, and the maximum number of requests that
+#: a client may send in this time.
 PATIENCE, MARGIN, MOST = 30.0, 2.0, 150
 
 
@@ -92,7 +92,7 @@ def test_a_call_whose_requests_are_all_dropped_ends_at_its_deadline_and_nothing_
     assert stored == [b"1", b"3"]
 
 
-def test_a_call_ends_well_when_the_server_carries_out_requests_again() -> None:
+def test_a_call_succeeds_when_the_server_processes_requests_again() -> None:
     async def main() -> list[bytes]:
         async with simulated() as cluster, cluster.connect() as session:
             jobs, loop = session.queue("jobs"), asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A take from a queue whose known messages were taken by another session: it finds that out in few requests."""
+"""A take from a queue whose known messages another session has taken needs few requests to notice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 
 MESSAGES = 600
-#: A session that tried each message that it had listed sent hundreds.
+#: The maximum number of requests. A session that tried each listed message would send hundreds.
 FEW = 40
-#: Locks on messages that are gone: these are requests, too.
+#: The maximum number of locks on messages that no longer exist, which are also requests.
 FEWEST = 4
 
 
@@ -27,14 +27,14 @@ async def take(session: zq.QueueSession, limit: int, timeout: float) -> int:
 def test_a_take_from_a_queue_that_others_have_emptied_needs_few_requests(
     shards: int, priorities: list[int], timeout: float, *, reported: bool
 ) -> None:
-    """This consumer has listed the messages, or a watch has ``reported`` them."""
+    """The consumer has listed the messages, or a watch has ``reported`` them."""
 
     async def main() -> None:
         cluster = make_cluster()
         async with cluster.connect() as operator, cluster.connect() as consumer, cluster.connect() as other:
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=1, shards=shards))
-            for session in (consumer, other):  # from now on they share the messages
+            for session in (consumer, other):  # from now on, the sessions share the messages
                 assert await take(session, 1, 1 if reported else 0) == 0
             for priority in priorities:
                 await jobs.put_many([b"%d" % number for number in range(MESSAGES)], priority=priority)

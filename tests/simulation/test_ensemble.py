@@ -1,4 +1,4 @@
-"""Behaviour of the simulated ensemble that a single real server cannot be made to show."""
+"""Behaviour of the simulated ensemble that a test cannot produce on a single real server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def virtually(servers: int = 1) -> Callable[[Callable[[Cluster], Awaitable[None]]], Callable[[], None]]:
-    """Run a test on a virtual clock, with an ensemble."""
+    """Run a test with an ensemble on a virtual clock."""
 
     def wrap(test: Callable[[Cluster], Awaitable[None]]) -> Callable[[], None]:
         async def main() -> None:
@@ -70,7 +70,7 @@ async def test_a_session_that_ends_with_too_many_ephemerals_crashes_every_server
     a, b = await cluster.client(), await cluster.client()
     cluster.ensemble.max_request = 1500
 
-    async def create(count: int) -> None:  # each takes 97 bytes: its path of 93, and 4
+    async def create(count: int) -> None:  # each takes 97 bytes: 93 for its path, and 4
         for number in range(count):
             await a.multi([Create(f"/{number:092d}", ephemeral=True)])
 
@@ -92,7 +92,7 @@ async def test_a_client_of_a_lagging_follower_reads_old_data_until_it_syncs(clus
     a, b = await cluster.client(), await cluster.client()
     server = b.session.connection.server  # type: ignore[union-attr]
     server.lag = 5.0
-    a.session.server = next(one for one in cluster.ensemble.servers if one is not server)
+    a.session.server = next(candidate for candidate in cluster.ensemble.servers if candidate is not server)
     cluster.cut("client-1")
     await a.wait_connected()
     await a.multi([Create("/new")])
@@ -108,11 +108,11 @@ async def test_a_client_of_a_lagging_follower_reads_old_data_until_it_syncs(clus
 async def test_a_server_refuses_a_client_that_has_seen_newer_data(cluster: Cluster) -> None:
     a = await cluster.client()
     first, second, third = cluster.ensemble.servers
-    there = a.session.connection.server  # type: ignore[union-attr]
+    connected = a.session.connection.server  # type: ignore[union-attr]
     for server in (first, second, third):
-        server.lag = 0.0 if server is there else 3.0
+        server.lag = 0.0 if server is connected else 3.0
     await a.multi([Create("/new")])
-    a.session.server = next(server for server in cluster.ensemble.servers if server is not there)
+    a.session.server = next(server for server in cluster.ensemble.servers if server is not connected)
     cluster.cut("client-1")
     began = asyncio.get_running_loop().time()
     await a.wait_connected()
@@ -164,7 +164,7 @@ def test_an_election_keeps_all_committed_and_some_proposed_writes(kept: int) -> 
     [
         (Fault.LOST_BEFORE, False, False),
         (Fault.LOST_AFTER, False, True),
-        (Fault.LATE, False, False),  # the session has come back meanwhile: refused
+        (Fault.LATE, False, False),  # refused, because the session has reconnected meanwhile
         (Fault.LATE, True, True),
         (Fault.SILENCE, False, False),
     ],
@@ -192,17 +192,17 @@ def test_each_fault_does_what_its_name_says(fault: Fault, *, stray: bool, applie
 @virtually()
 async def test_a_late_event_is_delivered_before_the_reply_to_a_later_read(cluster: Cluster) -> None:
     a, b = await cluster.client(), await cluster.client()
-    told: list[WatchEvent] = []
-    await a.watch("/", told.append, recursive=True)
+    events: list[WatchEvent] = []
+    await a.watch("/", events.append, recursive=True)
     stream = a.session.connection.stream  # type: ignore[union-attr]
     stream._delay = lambda: 3.0
     await b.multi([Create("/x")])
     reading = asyncio.ensure_future(a.exists("/x"))
     await asyncio.sleep(1)
-    assert told == []
+    assert events == []
     assert not reading.done()
     assert await reading is not None
-    assert told == [WatchEvent(EventKind.CREATED, "/x")]
+    assert events == [WatchEvent(EventKind.CREATED, "/x")]
 
 
 @virtually()

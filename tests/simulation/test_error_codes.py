@@ -1,4 +1,4 @@
-"""Error codes with which a server answers whole requests: they lose nothing, and callers see their names."""
+"""Error codes for whole requests: no message is lost, and callers see the names of the codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Refusing:
-    """Refuses the multis of a session that a function chooses by their number, and carries out the others."""
+    """Refuses those multis of a session that a function chooses by their numbers."""
 
     def __init__(self, session: zq.QueueSession, code: int, chooses: Callable[[int], bool]) -> None:
         zookeeper: Any = core_of(session).zookeeper

@@ -1,4 +1,4 @@
-"""Errors that waiting cannot resolve: each caller gets them once per call, whatever the number of its requests."""
+"""Errors that waiting cannot resolve: each caller gets them once per call, however many requests it makes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
     zookeeper = session._runtime.zookeeper
     multi = zookeeper.multi
 
-    def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:  # passes them on unchanged
+    def refusing(
+        operations: Sequence[Operation], **options: Any
+    ) -> Awaitable[object]:  # passes the arguments on unchanged
         for index, operation in enumerate(operations):
             if isinstance(operation, Create) and "/locks/" in operation.path:
                 refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -42,7 +44,7 @@ def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
 def test_a_loop_with_two_denied_requests_for_messages_raises_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And continues when it is permitted."""
+    """It continues after the user gets the permission."""
 
     async def main() -> int:
         shown, used_up = 0, asyncio.Event()
@@ -74,7 +76,7 @@ def test_a_loop_with_two_denied_requests_for_messages_raises_once(
 
 @pytest.mark.parametrize("looks", [False, True])
 def test_closing_a_session_leaves_no_unretrieved_errors_of_its_loops(*, looks: bool) -> None:
-    """Neither of what the loop was not told, since it had been told already, nor of what it did not come to ask."""
+    """Neither errors that the loop did not raise again, nor errors of requests that it did not await."""
 
     async def main() -> list[str]:
         shown, used_up, closed = 0, asyncio.Event(), asyncio.Event()
@@ -111,7 +113,7 @@ def test_closing_a_session_leaves_no_unretrieved_errors_of_its_loops(*, looks: b
 
 
 def test_a_queue_with_groups_refuses_a_loop_with_filters_every_time() -> None:
-    """It was given what is locked by message, not by group, when it asked again."""
+    """Its second request had received messages that were locked by message instead of by group."""
 
     async def main() -> None:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
@@ -127,7 +129,7 @@ def test_a_queue_with_groups_refuses_a_loop_with_filters_every_time() -> None:
 
 
 def test_every_pending_call_reports_that_its_session_was_closed() -> None:
-    """At each millisecond: commits that open the queue they put to, puts with and without options, and operators."""
+    """At each millisecond, for commits that open their queue, puts with and without options, and operators."""
 
     async def commit(session: zq.QueueSession) -> None:
         async with session.transaction() as tx:
@@ -161,13 +163,13 @@ def test_every_pending_call_reports_that_its_session_was_closed() -> None:
         assert not left
         return {type(error) for task in ended if (error := task.exception()) is not None}
 
-    told = set[type[BaseException]]().union(*(run_virtual(partial(main, millisecond)) for millisecond in range(24)))
-    assert told
-    assert all(issubclass(error, zq.SessionClosedError) for error in told), told
+    errors = set[type[BaseException]]().union(*(run_virtual(partial(main, millisecond)) for millisecond in range(24)))
+    assert errors
+    assert all(issubclass(error, zq.SessionClosedError) for error in errors), errors
 
 
 def test_messages_of_an_ended_session_are_taken_by_the_next_whenever_they_are_released() -> None:
-    """At each millisecond, including during the next session's looks, which show the free messages."""
+    """At each millisecond, also while the next session lists, and thus sees the free messages."""
 
     async def main(millisecond: int) -> list[bytes]:
         def way() -> float:
@@ -179,21 +181,21 @@ def test_messages_of_an_ended_session_are_taken_by_the_next_whenever_they_are_re
             await jobs.configure(zq.QueueConfig())
             dispatcher = session._runtime.dispatcher(state_of(jobs))
             left = dispatcher.request(2)
-            await asyncio.sleep(1)  # it is listening, and continues
+            await asyncio.sleep(1)  # the listener runs, and continues
             await jobs.put_many([b"1", b"2"])
             await left.future
             cluster.ensemble.expire(session._runtime.zookeeper.session_id)
             async with session.transaction() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 await asyncio.sleep(millisecond / 1000)
-                dispatcher.give_up(left)  # as when a caller is cancelled while it gets its answer
+                dispatcher.give_up(left)  # as if a caller were cancelled while it gets its answer
                 return [message.body for message in await taking]
 
     assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}
 
 
 def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> None:
-    """One that rests, of those that claim: before it is roused, and in that moment."""
+    """It is an idle claiming task, which is cancelled before it is woken or at the same moment."""
 
     async def main(turns: int) -> list[BaseException]:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
@@ -222,9 +224,9 @@ def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> 
             return [error for task in ended if (error := task.exception()) is not None]
 
     for turns in range(30):
-        told = run_virtual(partial(main, turns))
-        assert told
-        assert all(isinstance(error, zq.QueueError) for error in told)
+        errors = run_virtual(partial(main, turns))
+        assert errors
+        assert all(isinstance(error, zq.QueueError) for error in errors)
 
 
 def test_a_call_that_is_being_put_when_its_session_closes_raises_once() -> None:
@@ -239,7 +241,7 @@ def test_a_call_that_is_being_put_when_its_session_closes_raises_once() -> None:
             raised += [type(error) for error in [calling.exception()] if error is not None]
             del calling
             gc.collect()
-        loop: Any = asyncio.get_running_loop()  # the simulated one, which keeps what it would log
+        loop: Any = asyncio.get_running_loop()  # the simulated loop, which keeps the errors instead of logging them
         return raised, loop.failures
 
     raised, failures = run_virtual(main, limit=200)

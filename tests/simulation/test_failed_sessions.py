@@ -1,4 +1,4 @@
-"""A session of which a task has failed, by a defect: everyone who waits is told, and its locks go."""
+"""A session whose task has failed by a defect: all waiting calls raise the error, and the locks are released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def fail() -> None:
 
 
 @pytest.mark.parametrize("service", ["listener", "scheduler"])
-def test_the_block_of_a_service_is_told_and_other_sessions_get_the_messages(service: str) -> None:
+def test_the_block_of_a_service_raises_the_error_and_other_sessions_get_the_messages(service: str) -> None:
     async def main() -> None:
         cluster = make_cluster(seed=0)
         async with cluster.connect() as other, cluster.connect() as session:

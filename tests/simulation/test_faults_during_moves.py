@@ -1,8 +1,8 @@
 """A move between layouts, with a fault at each request, or cancelled at each moment, during other moves and takes.
 
-A request is lost before or after it is applied, or the ZooKeeper session ends with it. Meanwhile a second session works
-on a move of the same queue, and a consumer takes one message of it. At the end each message has been consumed once or
-is in the target once, the order within an item is kept, and no lock is left.
+A request is lost before or after it is applied, or the ZooKeeper session ends with it. Meanwhile, a second session
+works on a move of the same queue, and a consumer takes one of its messages. At the end, each message has been consumed
+once or is in the target once, the order within an item is unchanged, and no lock is left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.operations import mover
 from aiozkqueue.testing.simulator import Fault, run_virtual
-from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def of_kazoo(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 
 async def put(source: zq.Queue[bytes]) -> None:
-    """Put them, the last three as one item if an item may hold several."""
+    """Put messages, the last three as one item if an item may hold several."""
     if isinstance(source, zq.CuratorQueue):
         await source.put_many(MESSAGES[:2])
         await source.put_multi(MESSAGES[2:])
@@ -50,7 +50,7 @@ async def put(source: zq.Queue[bytes]) -> None:
 
 
 async def finish(session: zq.QueueSession) -> list[str]:
-    """Continue the unfinished moves, wait for all, and return the failed ones."""
+    """Continue the unfinished moves, wait for all moves, and return the failed ones."""
     async with asyncio.timeout(60):
         while any(move.state == "running" for move in await session.admin.moves.all()):
             await session.admin.moves.resume()
@@ -68,12 +68,12 @@ async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
 
 def move(
     between: tuple[QueueOf, QueueOf], number: int = 0, fault: Fault | None = None, *, cancelled: float | None = None
-) -> Seen:
-    """Move with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
-    seen, (source_of, target_of) = Seen(), between
+) -> Result:
+    """Move with a fault at request ``number``, with the end of the ZooKeeper session at it, or with a cancellation."""
+    result, (source_of, target_of) = Result(), between
 
     async def main() -> None:
-        async with stage(1) as (cluster, other):
+        async with cluster_with_session(1) as (cluster, other):
             source, target = source_of(other), target_of(other)
             await put(source)
             consumed: list[bytes] = []
@@ -84,8 +84,8 @@ def move(
                     consumed.extend([] if message is None else [message.body])
                     await asyncio.sleep(0.02)
 
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
-                seen.strike(cluster.ensemble, number, fault)
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
+                result.inject(cluster.ensemble, number, fault)
                 moving = asyncio.create_task(session.admin.moves.start(source_of(session), target_of(session)))
                 taking = asyncio.create_task(consume())
                 second = asyncio.create_task(other.admin.moves.start(source, target))
@@ -95,20 +95,20 @@ def move(
                 with suppress(asyncio.CancelledError):
                     await moving
                 await asyncio.gather(taking, second)
-                seen.trouble += await finish(other)
-                spare(cluster.ensemble)
-                there, left = await drained(other, target), await drained(other, source)
-            if sorted([*consumed, *there]) != MESSAGES or left:
-                seen.trouble.append(f"consumed {consumed}, moved {there}, left {left}")
-            if there != sorted(there):
-                seen.trouble.append(f"moved in the order of {there}")
-            seen.trouble += [path for path in cluster.ensemble.tree.nodes if "locks/" in path or "/taken/" in path]
+                result.trouble += await finish(other)
+                stop_faults(cluster.ensemble)
+                moved, left = await drained(other, target), await drained(other, source)
+            if sorted([*consumed, *moved]) != MESSAGES or left:
+                result.trouble.append(f"consumed {consumed}, moved {moved}, left {left}")
+            if moved != sorted(moved):
+                result.trouble.append(f"moved in the order of {moved}")
+            result.trouble += [path for path in cluster.ensemble.tree.nodes if "locks/" in path or "/taken/" in path]
 
     try:
         run_virtual(main)
     except TimeoutError:
-        seen.trouble.append("not all has been moved")
-    return seen
+        result.trouble.append("not all has been moved")
+    return result
 
 
 @pytest.mark.parametrize("between", [(of_curator, ours), (ours, of_curator), (of_kazoo, of_curator)])
@@ -120,12 +120,12 @@ def test_a_fault_or_cancellation_anywhere_in_a_move_loses_and_duplicates_no_mess
     assert undisturbed.trouble == []
     assert undisturbed.requests > 10
     wrong = {
-        f"{number}, {fault}": seen.trouble
+        f"{number}, {fault}": result.trouble
         for number in range(1, undisturbed.requests + 1)
         for fault in (*Fault, None)
-        if (seen := move(between, number, fault)).trouble
+        if (result := move(between, number, fault)).trouble
     }
     for milliseconds in range(0, 60, STEP):
-        seen = move(between, cancelled=milliseconds / 1000)
-        wrong |= {f"cancelled after {milliseconds} ms": seen.trouble} if seen.trouble else {}
+        result = move(between, cancelled=milliseconds / 1000)
+        wrong |= {f"cancelled after {milliseconds} ms": result.trouble} if result.trouble else {}
     assert not wrong

@@ -9,7 +9,7 @@ import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import Fault, run_virtual
 from aiozkqueue.zookeeper import Create, SetData
-from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ FIRST = 3
 
 
 class Fates:
-    """Hears how the claims of one session end."""
+    """Records how the claims of one session end."""
 
     def __init__(self) -> None:
         self.settled: list[ItemFate] = []
@@ -38,12 +38,12 @@ class Fates:
         del claim, delay
 
 
-def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
-    """Put to a queue whose counter is below the numbers of its items, with a fault at request ``number``."""
-    seen = Seen()
+def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Result:
+    """Put to a queue whose counter is lower than the numbers of its items, with a fault at request ``number``."""
+    result = Result()
 
     async def main() -> None:
-        async with stage(1) as (cluster, other):
+        async with cluster_with_session(1) as (cluster, other):
             zookeeper = core_of(other).zookeeper
             await other.curator_queue("/app/original").put(b"copied")
             (name,) = await zookeeper.children("/app/original")
@@ -51,27 +51,27 @@ def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
             await zookeeper.ensure(PATH)
             for copy in range(FIRST, 2 * FIRST):
                 await zookeeper.multi([Create(f"{PATH}/{name[:-10]}{copy:010d}", data)])
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
-                seen.strike(cluster.ensemble, number, fault)
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
+                result.inject(cluster.ensemble, number, fault)
                 try:
                     await session.curator_queue(PATH).put(b"put")
                 except zq.QueueError as error:
-                    seen.trouble.append(repr(error))
-                spare(cluster.ensemble)
+                    result.trouble.append(repr(error))
+                stop_faults(cluster.ensemble)
             names = sorted(await zookeeper.children(PATH))
             if len(names) != FIRST + 1:
-                seen.trouble.append(f"stored {names}")
+                result.trouble.append(f"stored {names}")
 
     run_virtual(main)
-    return seen
+    return result
 
 
-def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
+def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Result:
     """Commit a message and a put to such a queue, with a fault at request ``number`` of the commit."""
-    seen = Seen()
+    result = Result()
 
     async def main() -> None:
-        async with stage(1) as (cluster, other):
+        async with cluster_with_session(1) as (cluster, other):
             zookeeper = core_of(other).zookeeper
             await other.curator_queue("/app/original").put(b"copied")
             (name,) = await zookeeper.children("/app/original")
@@ -79,73 +79,73 @@ def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> See
             await zookeeper.ensure(PATH)
             for copy in range(FIRST, 2 * FIRST):
                 await zookeeper.multi([Create(f"{PATH}/{name[:-10]}{copy:010d}", data)])
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
                 jobs, fates = session.queue("jobs"), Fates()
                 await jobs.put(b"taken")
                 core_of(session).queue_state("jobs").claim_listeners += (fates,)
                 tx = await session.transaction(autocommit=False).__aenter__()
                 assert await tx.take(jobs) is not None
                 tx.put(session.curator_queue(PATH), b"put")
-                seen.strike(cluster.ensemble, number, fault)
+                result.inject(cluster.ensemble, number, fault)
                 committed = True
                 try:
                     await tx.commit()
                 except zq.QueueError as error:
                     committed = False
                     if not isinstance(error, zq.SessionExpiredError):
-                        seen.trouble.append(repr(error))
-                spare(cluster.ensemble)
+                        result.trouble.append(repr(error))
+                stop_faults(cluster.ensemble)
                 if len(fates.settled) != 1:
-                    seen.trouble.append(f"settled {fates.settled}")
+                    result.trouble.append(f"settled {fates.settled}")
                 async with session.transaction() as later:
                     again = await later.take(jobs, timeout=0 if committed else 30)
                 stored = len(await zookeeper.children(PATH)) - FIRST
                 if (again is None) is not committed or stored != committed:
-                    seen.trouble.append(f"committed {committed}, taken again {again}, stored {stored}")
+                    result.trouble.append(f"committed {committed}, taken again {again}, stored {stored}")
 
     run_virtual(main)
-    return seen
+    return result
 
 
-def fail_a_move(number: int = 0, fault: Fault | None = None) -> Seen:
-    """Move to a queue whose configuration does not decode, with a fault at request ``number``."""
-    seen = Seen()
+def fail_a_move(number: int = 0, fault: Fault | None = None) -> Result:
+    """Move to a queue whose configuration cannot be decoded, with a fault at request ``number``."""
+    result = Result()
 
     async def main() -> None:
-        async with stage(1) as (cluster, other):
+        async with cluster_with_session(1) as (cluster, other):
             zookeeper = core_of(other).zookeeper
             for name in ("source", "target"):
                 await other.queue(name).put(b"kept")
             await zookeeper.multi([SetData(core_of(other).queue_state("target").paths.base, b"{")])
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
-                seen.strike(cluster.ensemble, number, fault)
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
+                result.inject(cluster.ensemble, number, fault)
                 runtime = core_of(session)
                 reference = await session.admin.moves.start("source", "target")
                 await asyncio.sleep(60)
                 status = await other.admin.moves.status(reference)
                 runner = await zookeeper.exists(f"{runtime.root}/.moves/{reference}/runner")
-                spare(cluster.ensemble)
+                stop_faults(cluster.ensemble)
                 if status.state != "failed" or runner is not None:
-                    seen.trouble.append(f"{status}, {runner}")
+                    result.trouble.append(f"{status}, {runner}")
                 await session.queue("usable").put(b"still")
 
     try:
         run_virtual(main)
     except (zq.QueueError, BaseExceptionGroup) as error:
-        seen.trouble.append(repr(error))
-    return seen
+        result.trouble.append(repr(error))
+    return result
 
 
-def troubles(run: Callable[..., Seen]) -> dict[str, list[str]]:
-    """Run once undisturbed, and then with each fault at each request; return what went wrong, by request and fault."""
+def troubles(run: Callable[..., Result]) -> dict[str, list[str]]:
+    """Run without a fault, and then with each fault at each request; return what went wrong, by request and fault."""
     undisturbed = run()
     assert undisturbed.trouble == []
     assert undisturbed.requests > 5
     return {
-        f"{number}, {fault}": seen.trouble
+        f"{number}, {fault}": result.trouble
         for number in range(1, undisturbed.requests + 1)
         for fault in (*Fault, None)
-        if (seen := run(number, fault)).trouble
+        if (result := run(number, fault)).trouble
     }
 
 

@@ -1,4 +1,4 @@
-"""A queue reports the figures and states of a plain model of it, after any operations."""
+"""After any operations, a queue reports the same figures and states as a simple model of it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 STEPS = 30
 TIMES = 3
 BACKOFF = 10
-#: Seconds after which no session keeps messages of a bundle at hand, and each end of a delay has been noticed.
+#: Seconds after which no session keeps untaken messages of a bundle, and each end of a delay has been noticed.
 QUIET = 1.0
 
 
 @dataclass
 class Known:
-    """A message, and how the queue must report it."""
+    """A message, and the state that the queue must report."""
 
     body: bytes
     status: Status = Status.WAITING
@@ -43,18 +43,18 @@ class Known:
     holder: zq.Transaction | None = None
 
     def release(self, delay: float) -> None:
-        """Make it wait again, after a delay."""
+        """Release the message after a delay."""
         self.holder, self.leased = None, False
         self.status = Status.DELAYED if delay else Status.WAITING
         self.due = asyncio.get_running_loop().time() + delay
 
     def end(self, status: Status = Status.UNKNOWN) -> None:
-        """Remove it from the queue."""
+        """Remove the message from the queue."""
         self.holder, self.leased, self.status = None, False, status
 
     @property
     def alive(self) -> bool:
-        """Whether it is in the queue."""
+        """Whether the message is in the queue."""
         return self.status in {Status.WAITING, Status.DELAYED, Status.IN_FLIGHT}
 
 
@@ -76,7 +76,7 @@ class Run:
         return self.sessions[self.random.choice("ab")].queue("jobs")
 
     def alive(self) -> list[Known]:
-        """Return the messages in the queue, after the delays that are over."""
+        """Update ended delays, and return the messages in the queue."""
         now = asyncio.get_running_loop().time()
         for known in self.messages.values():
             if known.status is Status.DELAYED and known.due <= now:
@@ -84,12 +84,12 @@ class Run:
         return [known for known in self.messages.values() if known.alive]
 
     def body(self) -> bytes:
-        """Return a body that no other message has."""
+        """Return a unique body."""
         self.bodies += 1
         return b"%d" % self.bodies
 
     async def put(self) -> None:
-        """Put a message with options by chance."""
+        """Put a message with random options."""
         options: zq.PutOptions = {}
         known = Known(self.body())
         if self.random.random() < 0.3:
@@ -130,14 +130,14 @@ class Run:
         await self.bury()
 
     async def bury(self) -> None:
-        """Note the messages that a take has found to have no attempts left, after crashes."""
+        """Record the messages for which a take has found that no attempts are left after crashes."""
         for message_id, known in self.messages.items():
             if self.crashes_count and known.status is Status.WAITING and known.attempts >= TIMES:
                 known.status = (await self.queue().state(message_id)).status
                 assert known.status in {Status.WAITING, Status.DEAD}
 
     async def end(self) -> None:
-        """Commit or roll back a transaction that has lost nothing, or whose claims are gone."""
+        """Commit or roll back a transaction, which may have lost its claims."""
         if not self.open:
             return
         _, tx, taken = self.open.pop(self.random.randrange(len(self.open)))
@@ -174,7 +174,7 @@ class Run:
         self.messages[message_id] = Known(body)
 
     def failed(self, known: Known, delay: float) -> None:
-        """Note the end of an attempt."""
+        """Record the end of an attempt."""
         known.attempts += not self.crashes_count
         if self.crashes_count and known.attempts >= TIMES:
             known.end(Status.DEAD)
@@ -196,7 +196,7 @@ class Run:
         await self.bury()
 
     async def end_lease(self) -> None:
-        """Acknowledge, renew or end a lease, or one that has ended."""
+        """Acknowledge, renew or end a lease, which may already have ended."""
         if not self.leases:
             return
         lease = self.leases.pop(self.random.randrange(len(self.leases)))
@@ -215,7 +215,7 @@ class Run:
             known.release(0)
 
     async def alter(self) -> None:
-        """Cancel or update a message, whatever its state."""
+        """Cancel or update a message in any state."""
         if not self.messages:
             return
         message_id, known = self.random.choice(list(self.messages.items()))
@@ -235,7 +235,7 @@ class Run:
                 known.body = body
 
     async def redrive(self) -> None:
-        """Redrive all dead letters but those whose key is in use."""
+        """Redrive all dead letters except those whose key is in use."""
         number = await self.queue().dead_letters.redrive()
         for known in self.messages.values():
             in_use = known.unique and any(other.unique and other.key == known.key for other in self.alive())
@@ -245,7 +245,7 @@ class Run:
         assert number == 0
 
     async def purge(self) -> None:
-        """Remove all messages without a holder, in a fifth of the calls."""
+        """In a fifth of the calls, remove all messages without a holder."""
         if self.random.random() < 0.2:
             free = [known for known in self.alive() if known.status is not Status.IN_FLIGHT]
             assert await self.queue().purge() == len(free)
@@ -262,7 +262,7 @@ class Run:
                     known.release(0)
 
     async def release_claims(self) -> None:
-        """End all claims and delays of retries, in three of ten calls."""
+        """In three of ten calls, end all claims and delays of retries."""
         if self.random.random() < 0.3:
             await self.queue().admin.release_claims()
             for known in self.alive():
@@ -274,7 +274,7 @@ class Run:
         await asyncio.sleep(self.random.choice([4, 12, 35, 4000]))
 
     def is_close(self) -> bool:
-        """Return whether a delay ends about now: the clocks of server and client differ by milliseconds."""
+        """Return whether a delay ends about now, because the clocks of server and client differ by milliseconds."""
         now = asyncio.get_running_loop().time()
         return any(abs(known.due - now) < QUIET for known in self.messages.values() if known.alive)
 

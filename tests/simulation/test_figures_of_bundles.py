@@ -1,4 +1,4 @@
-"""The figures of a queue whose bundles were claimed by a session that no longer holds them."""
+"""The figures of a queue with bundles whose holder no longer holds them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_the_messages_of_a_bundle_wait_again_when_its_holder_is_gone(end: str) -
             jobs = operator.queue("jobs")
             lag = Lag(core_of(operator).handle("jobs"))
             await jobs.configure(zq.QueueConfig(bundle=64))
-            await jobs.put_many([b"%d" % one for one in range(NUMBER)])
+            await jobs.put_many([b"%d" % number for number in range(NUMBER)])
 
             async def figures() -> list[tuple[int, int, int]]:
-                await asyncio.sleep(60)  # the lag is read again
+                await asyncio.sleep(60)  # so that the lag is read again
                 stats, late = await jobs.stats(), await lag.figures()
                 assert stats.in_flight == await jobs.claimed()
                 return [
@@ -56,7 +56,7 @@ def test_a_bundle_that_becomes_single_items_while_its_queue_is_counted_counts_on
         async with cluster.connect(name="reader") as reader, cluster.connect(name="operator") as operator:
             jobs, lag = reader.queue("jobs"), Lag(core_of(reader).handle("jobs"))
             await jobs.configure(zq.QueueConfig(bundle=64))
-            await jobs.put_many([b"%d" % one for one in range(NUMBER)])
+            await jobs.put_many([b"%d" % number for number in range(NUMBER)])
             between = Between(reader, number, operator.queue("jobs").admin.unbundle)
             size, stats, late = await jobs.size(), await jobs.stats(), await lag.figures()
             return between.reached, [size, stats.size, late["waiting"] + late["in_flight"]]

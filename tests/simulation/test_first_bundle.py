@@ -1,4 +1,4 @@
-"""The first bundle of a queue: the sessions that read its new configuration create nothing."""
+"""The first bundle of a queue: sessions that read the new configuration create no znodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SESSIONS = 16
 MESSAGES = 64
 
 
-def test_idle_consumers_do_not_look_for_the_counters_of_a_queues_first_bundle() -> None:
+def test_idle_consumers_do_not_read_the_counters_of_a_queues_first_bundle() -> None:
     async def main() -> int:
         async with simulated() as cluster, AsyncExitStack() as stack:
             producer = await stack.enter_async_context(cluster.connect())
@@ -42,5 +42,5 @@ def test_idle_consumers_do_not_look_for_the_counters_of_a_queues_first_bundle() 
                 listener.stop()
             return requests
 
-    # Each sends about 35. When each looked for the 24 counters, it sent 58.
+    # Each session sends about 35 requests. It sent 58 when it also looked for the 24 counters.
     assert run_virtual(main, limit=100) < SESSIONS * 42

@@ -1,4 +1,4 @@
-"""Claims forced open while messages leave and return under the same ids: there is one holder at any time."""
+"""Forced releases while messages are removed and return under the same ids: a message has one holder at any time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual, simulated
 
-#: Seconds of a message between an operator and the servers; the other clients' take a twentieth.
+#: Seconds of a network message between an operator and the servers, twenty times those of the other clients.
 FAR = 0.02
-#: When the message is rejected, in steps: through all that the operator asks before its change is applied.
+#: The steps after which the message is rejected: during all requests of the operator up to its change.
 MOMENTS = 16
 
 
@@ -27,7 +27,7 @@ def _far() -> float:
 
 @pytest.mark.parametrize("later", [1, 3, 5])
 def test_a_message_redriven_during_a_forced_release_never_has_two_holders(later: int) -> None:
-    """It is held when the operator lists the locks, dead when it lists the items, and held again after that."""
+    """The message is held when the operator lists the locks, dead when it lists the items, and then held again."""
 
     async def main() -> None:
         near = Delays(_near, _near, _near, _near)
@@ -58,22 +58,22 @@ async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: 
             return
     await asyncio.sleep(later)
     await second.queue("jobs").dead_letters.redrive()
-    async with second.transaction(autocommit=False) as one, third.transaction(autocommit=False) as other:
-        assert await one.take(second.queue("jobs"), timeout=1) is not None
+    async with second.transaction(autocommit=False) as own, third.transaction(autocommit=False) as other:
+        assert await own.take(second.queue("jobs"), timeout=1) is not None
         await forcing
         given_to_another = await other.take(third.queue("jobs"), timeout=1) is not None
         if given_to_another:
             with pytest.raises(zq.ClaimLostError):
-                await one.commit()
+                await own.commit()
             await other.commit()
         else:
-            await one.commit()
+            await own.commit()
             await other.rollback()
     assert await jobs.size() == 0
 
 
 def test_a_transaction_that_takes_a_message_again_after_a_forced_release_is_refused() -> None:
-    """Its commit would end the message once, with the puts of both deliveries."""
+    """Otherwise, its commit would end the message once with the puts of both deliveries."""
 
     async def main() -> tuple[list[bytes], zq.Outcome, int, int]:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as operator:

@@ -1,7 +1,7 @@
-"""Consumers of another program's queue, with a fault at each request, or cancelled at each moment, then continuing.
+"""Consumers of another program's queue continue after a fault at any request, or a cancellation at any moment.
 
-Some messages fail the first time, so the consumer keeps them for a second. At the end, while its session is still
-alive, the servers are checked: every message has been handled and is gone, and no lock is left.
+Some messages fail the first time, so the consumer holds them for a second. At the end, while its session is still
+alive, the test checks the servers: every message has been handled and removed, and no lock is left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Fault, run_virtual
-from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,9 +25,9 @@ QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
 UnitOfWork: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
 
 POLICY = zq.AtLeastOnce(backoff=zq.Fixed(1))
-#: Handled at once; the other messages fail the first time.
+#: Messages that are handled at once. The other messages fail the first time.
 EASY = b"2"
-#: Milliseconds between two moments of cancellation.
+#: Milliseconds between the moments of cancellation.
 STEP = 31
 
 
@@ -70,8 +70,10 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[b
                 await tx.rollback(delay=1)
 
 
-async def go_on(work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
-    """Start again after each refused commit."""
+async def work_despite_refusals(
+    work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]
+) -> None:
+    """Continue after each refused commit."""
     while True:
         with suppress(zq.NotCommittedError):
             await work(session, queue, handled)
@@ -87,12 +89,12 @@ async def all_taken(cluster: Cluster, within: float) -> None:
         )
 
     async with asyncio.timeout(within):
-        while left():  # noqa: ASYNC110 - nobody tells
+        while left():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.1)
 
 
-def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
-    """Return the faults found after all messages have been taken."""
+def check_servers(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
+    """Return what is wrong on the servers after all messages have been taken."""
     trouble = [
         path for paths in cluster.ensemble.tree.ephemerals.values() for path in paths if "/consumers/" not in path
     ]
@@ -104,7 +106,7 @@ def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> li
 
 
 async def _put(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
-    """Put them as one item if an item may hold several, so that it is split."""
+    """Put the messages, as one item if an item may hold several, so that it is split."""
     if isinstance(queue, zq.CuratorQueue):
         await queue.put_multi(bodies)
     else:
@@ -119,41 +121,41 @@ def consume(
     *,
     servers: int = 1,
     cancelled: float | None = None,
-) -> Seen:
-    """Consume with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
-    seen = Seen()
+) -> Result:
+    """Consume with a fault or the end of the ZooKeeper session at request ``number``, or with a cancellation."""
+    result = Result()
     handled: list[bytes] = []
 
     async def main() -> None:
-        async with stage(servers) as (cluster, other):
+        async with cluster_with_session(servers) as (cluster, other):
             ensemble = cluster.ensemble
             await queue_of(other).put(b"0")
 
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
-                seen.strike(ensemble, number, fault)
-                working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
+                result.inject(ensemble, number, fault)
+                working = asyncio.create_task(work_despite_refusals(work, session, queue_of(session), handled))
                 await asyncio.sleep(0.2)
                 await _put(queue_of(other), [b"1", EASY])
                 if cancelled is not None:
                     await asyncio.sleep(cancelled)
                     working.cancel()
                     await asyncio.wait([working])
-                    working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
+                    working = asyncio.create_task(work_despite_refusals(work, session, queue_of(session), handled))
                 await all_taken(cluster, 60)
-                spare(ensemble)
+                stop_faults(ensemble)
                 await asyncio.sleep(2 * SESSION_TIMEOUT)
-                await queue_of(other).put(EASY)  # and it is still listening
+                await queue_of(other).put(EASY)  # and the listener still runs
                 await all_taken(cluster, 5)
                 await asyncio.sleep(0.1)
-                seen.trouble += look(cluster, session, handled)
+                result.trouble += check_servers(cluster, session, handled)
                 working.cancel()
                 await asyncio.wait([working])
 
     try:
         run_virtual(main)
     except TimeoutError:
-        seen.trouble.append("not all was taken")
-    return seen
+        result.trouble.append("not all was taken")
+    return result
 
 
 @pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")  # a late commit of a loop
@@ -167,16 +169,18 @@ def test_a_consumer_of_a_foreign_queue_continues_after_any_fault_and_leaves_no_l
     assert undisturbed.requests > 10
     numbers = range(1, undisturbed.requests + 1)
     wrong = {
-        f"{number}, {fault}": seen.trouble
+        f"{number}, {fault}": result.trouble
         for number in numbers
         for fault in (*Fault, None)
-        if (seen := consume(queue_of, work, number, fault)).trouble
+        if (result := consume(queue_of, work, number, fault)).trouble
     }
-    for number in numbers:  # the leader of several reports the session's end
+    for number in numbers:  # with several servers, the leader reports the end of the session
         wrong |= {
-            f"{number}, over": seen.trouble for seen in [consume(queue_of, work, number, servers=3)] if seen.trouble
+            f"{number}, over": result.trouble
+            for result in [consume(queue_of, work, number, servers=3)]
+            if result.trouble
         }
     for milliseconds in range(0, 1300, STEP):
-        seen = consume(queue_of, work, cancelled=milliseconds / 1000)
-        wrong |= {f"cancelled after {milliseconds} ms": seen.trouble} if seen.trouble else {}
+        result = consume(queue_of, work, cancelled=milliseconds / 1000)
+        wrong |= {f"cancelled after {milliseconds} ms": result.trouble} if result.trouble else {}
     assert not wrong

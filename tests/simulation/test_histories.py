@@ -29,10 +29,10 @@ HISTORIES = int(os.environ.get("HISTORIES", "4000"))
 FIRST = int(os.environ.get("FIRST", "0"))
 ROUGH = 4  # one history in this many
 SEED = os.environ.get("SEED")
-#: Two classes, the second for `make test-slow`; each in parts, which `make simulate` deals out to its processes.
+#: Two classes, the second for `make test-slow`. Each has parts, which `make simulate` distributes among processes.
 HALVES = 1 if SEED else 2
 PARTS = 1 if SEED else 10
-QUICK = 2  # the number of parts of the first half, and of those with bundles, that `make test` runs
+QUICK = 2  # the number of parts of the first half, and of the histories with bundles, that `make test` runs
 parts = pytest.mark.parametrize(
     "part", [pytest.param(part, marks=[pytest.mark.slow] if part >= QUICK else []) for part in range(PARTS)]
 )
@@ -79,10 +79,10 @@ class Histories:
             history = run(seed, rough=seed % ROUGH == 0, feature=feature_of(seed), trace=trace)
             counts["faults"] += sum(fault is not None for _, _, _, fault in trace)
             counts["requests"] += len(trace)
-            counts["hand-overs"] += sum(len(unit.takes) for unit in history.units)
+            counts["deliveries"] += sum(len(unit.takes) for unit in history.units)
             counts["ZooKeeper sessions ended"] += len(history.sessions_over)
             broken += [f"SEED={seed}: {violation}" for violation in check(history)]
-            # A turn that sends nothing and waits for nothing is a busy loop.
+            # A turn that neither sends nor waits is part of a busy loop.
             if (taken := turns.pop("turns", 0)) > len(trace):
                 broken.append(f"SEED={seed}: the dispatchers took {taken} turns for {len(trace)} requests")
         rate = len(seeds) / (time.process_time() - began)

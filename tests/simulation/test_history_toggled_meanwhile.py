@@ -1,4 +1,4 @@
-"""Commits of messages of a bundle while the history of their queue is turned on, and off again."""
+"""Commits of messages of a bundle while the history of the queue is turned on and off again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import asyncio
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
 
-#: Seconds of a message between a session and the servers.
+#: Seconds of a network message between a session and the servers.
 FAR = 0.001
-#: When the commits begin, in steps of `FAR`: while the session turns the history on.
+#: The steps of `FAR` after which the commits begin, while the session turns the history on.
 MOMENTS = 40
 
 
 async def outcomes() -> set[zq.Outcome]:
-    """Commit two messages of a bundle while the history is turned on, and a third one when it is off again."""
+    """Commit two messages of a bundle while the history is turned on, and a third one after it is turned off."""
     found: set[zq.Outcome] = set()
     async with simulated() as cluster:
         cluster.ensemble.delays.network = lambda: FAR
@@ -28,7 +28,7 @@ async def outcomes() -> set[zq.Outcome]:
                     assert await unit.take(jobs, timeout=1) is not None
                 turned_on = asyncio.create_task(jobs.configure(zq.QueueConfig(history=zq.History())))
                 await asyncio.sleep(moment * FAR)
-                # The second one waits for the first.
+                # The second commit waits for the first.
                 first = asyncio.create_task(units[0].commit())
                 await asyncio.sleep(FAR / 8)
                 await asyncio.gather(first, units[1].commit(), turned_on)

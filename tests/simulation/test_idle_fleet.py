@@ -1,8 +1,8 @@
-"""No message waits 50 ms while a worker is free, regardless of the number of sessions and of the busy ones.
+"""No message waits 50 ms while a worker is free, whatever the number of sessions and of busy sessions.
 
 A message of a bundle waits up to 100 ms.
 
-In virtual time, in which requests take no time: only waits of the library take time.
+The tests run in virtual time. Requests take no time, so the waits are those of the library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that a message may wait while a worker is free.
 MOST = 0.05
-#: The same for a message of a bundle, which the session that claims it returns if its own takers do not come.
+#: The same for a message of a bundle, which the claiming session returns if no taker of the session comes.
 MOST_BUNDLED = 0.1
 #: Seconds until all sessions are idle.
 QUIET = 10
@@ -62,7 +62,7 @@ async def of_groups(queue: zq.Queue[bytes], number: int) -> None:
 
 
 async def of_tags(queue: zq.Queue[bytes], number: int) -> None:
-    for each in range(2 * number):  # only those of even numbers are for the fleet
+    for each in range(2 * number):  # only messages with even numbers match the filter of the fleet
         await queue.put(b"x", tags={"for": "fleet" if each % 2 == 0 else "others"})
 
 
@@ -78,12 +78,13 @@ def waits_of(
     config: zq.QueueConfig | None = None,
     tags: Condition | None = None,
     queue_of: Open = jobs,
-    invalidate: int = 0,
+    stale: int = 0,
     later: float = 0,
 ) -> list[float]:
-    """How long as many messages as there are idle sessions have waited until the handler of each began.
+    """Put one message for each idle session, and return how long each waited until its handler began.
 
-    Every session has one handler, which keeps its message. ``invalidate`` entries below ``consumers/`` are nobody's.
+    Every session has one handler, which keeps its message. ``stale`` entries below ``consumers/`` lose their
+    session.
     """
     begun: list[float] = []
 
@@ -108,16 +109,16 @@ def waits_of(
                 await asyncio.sleep(QUIET)
 
             queue = queue_of(producer)
-            await queue.configure(config or zq.QueueConfig())  # otherwise the fleet would wait for the queue
+            await queue.configure(config or zq.QueueConfig())  # otherwise the fleet would wait for the queue to exist
             if busy:
                 await put(queue, busy)
                 await listen(workers[:busy])
                 await asyncio.sleep(later)
                 assert len(begun) == busy
             await listen(workers[busy:])
-            if invalidate:
+            if stale:
                 client = await cluster.client()
-                for number in range(invalidate):
+                for number in range(stale):
                     await client.multi([Create(f"/zms/jobs/consumers/stale{number}-1")])
                 await client.close()
                 await asyncio.sleep(QUIET)
@@ -157,9 +158,9 @@ def test_idle_sessions_share_the_messages_of_bundles(busy: int, idle: int) -> No
 
 
 def test_consumer_entries_without_a_session_delay_no_message() -> None:
-    waits = waits_of(2, invalidate=10)
+    waits = waits_of(2, stale=10)
     assert len(waits) == 2
-    assert max(waits) < 0.001, "nobody waits for them, not even once"
+    assert max(waits) < 0.001, "no message waits because of these entries"
 
 
 @pytest.mark.parametrize("busy", [0, 6])

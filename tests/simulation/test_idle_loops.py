@@ -1,4 +1,4 @@
-"""Loops that end when their queue is idle, and that put messages into it themselves."""
+"""Loops that end when their queue is idle, and that put messages into the same queue."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def handled(
     until_idle: float, *, prefetch: int, bundle: int, fault: Fault | None = None, delay: float = 0.0
 ) -> list[bytes]:
-    """Return what a loop handles that puts a second message with its first commit, which meets a fault.
+    """Return the messages of a loop that puts a second message with its first commit, into which a fault is injected.
 
-    From then on, requests and answers take ``delay`` seconds each.
+    After that, requests and answers take ``delay`` seconds each.
     """
 
     async def main() -> list[bytes]:
@@ -67,7 +67,9 @@ def test_a_loop_delivers_the_message_of_its_own_commit_however_late_that_is_answ
 def test_a_loop_delivers_the_message_of_a_commit_that_is_answered_just_before_the_queue_seems_idle(
     prefetch: int, bundle: int
 ) -> None:
-    for hundredths in range(45, 80):  # the commit is answered after 0.2 s, and the second message claimed 0.4 s later
+    for hundredths in range(
+        45, 80
+    ):  # the commit is answered after 0.2 s, and the second message is claimed 0.4 s later
         until_idle = hundredths / 100
         bodies = handled(until_idle, prefetch=prefetch, bundle=bundle, delay=0.1)
         assert bodies == [b"first", b"second"], until_idle

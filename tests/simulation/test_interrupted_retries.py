@@ -1,4 +1,4 @@
-"""Handlers that ask for scheduled retries, and are cancelled while ZooKeeper's time is measured for the next one."""
+"""Handlers that request scheduled retries, and are cancelled while ZooKeeper's time is measured for the next retry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.listeners import Batch
 
-#: Seconds of a request and its answer on the network, each, and of a handler, after which the time is unknown again.
+#: Seconds of a request or an answer on the network, and of a handler, after which ZooKeeper's time is unknown again.
 LATENCY, LONG = 0.1, 100.0
 
 

@@ -1,4 +1,4 @@
-"""A clean-up that was dated by a clock that was ahead does not keep sessions from cleaning."""
+"""A clean-up with the date of a clock that was ahead does not keep sessions from cleaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ YEAR = 365 * 24 * 3600.0
 
 
 async def size_after_cleaning(cluster: Cluster) -> int:
-    """Let one message expire, and return the number of messages when the janitor of a new session had time to clean."""
+    """Let one message expire; return the size after the janitor of a new session has had time to clean."""
     async with cluster.connect() as session:
         jobs = session.queue("jobs")
         await jobs.configure(zq.QueueConfig(clean_every=CHECK_EVERY))

@@ -1,4 +1,4 @@
-"""A job is put as its options say, and an odd job does not disturb the others."""
+"""Occurrences are put as the options of their jobs require, and a defective job does not affect the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 import pytest
 
 import aiozkqueue as zq
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.schedule import Job
 
-#: Computations of times and preparations of puts between two turns of the event loop: those of two jobs.
+#: Maximum computations of times and preparations of puts between two turns of the event loop: those of two jobs.
 MOST_IN_A_TURN = 10
 EVERY_TEN_SECONDS = "*/10 * * * * *"
 
@@ -70,9 +70,11 @@ def test_occurrences_with_one_key_that_are_due_together_follow_each_other(unique
         async with Scheduler(session):
             dates = await taken(session, reports, 6)
         if unique is True:
-            assert dates == due(added, 6), "each occurrence waits for the one before"
+            assert dates == due(added, 6), "each occurrence waits for the previous one"
         else:
-            assert dates == [due(added, 1)[0], *due(added, 8)[3:]], "those due with the first are left out"
+            assert dates == [due(added, 1)[0], *due(added, 8)[3:]], (
+                "occurrences that are due with the first are skipped"
+            )
 
     play(program)
 
@@ -97,8 +99,8 @@ def test_an_occurrence_whose_key_is_held_is_left_out_or_put_when_the_key_is_free
     "odd",
     [{"options": {"headers": [1]}}, {"options": {"headers": "abc"}}, {"tolerance": 1e307}, {"cron": "0 0 31 2 *"}],
 )
-def test_an_odd_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
-    """Another program has stored it."""
+def test_a_defective_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
+    """Another program has stored the defective job."""
 
     async def program(session: zq.QueueSession) -> None:
         jobs, zookeeper = Jobs(session), core_of(session).zookeeper
@@ -114,7 +116,7 @@ def test_an_odd_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
     play(program)
 
 
-def test_an_unforeseen_error_with_a_job_does_not_stop_the_others(
+def test_an_unexpected_error_of_a_job_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def odd(cron: Cron, **options: Any) -> list[int]:
@@ -155,7 +157,7 @@ def test_a_change_of_one_job_does_not_compute_the_times_of_the_others(monkeypatc
             await taken(session, session.queue("daily"), 2)
             await jobs.remove("job-7")
             await asyncio.sleep(1)
-        assert 20 < len(computed) <= 30, "only those of the job that was changed"
+        assert 20 < len(computed) <= 30, "only the times of the changed job"
 
     play(program)
 
@@ -251,7 +253,7 @@ def test_thousands_of_jobs_do_not_keep_the_event_loop_from_other_tasks(monkeypat
 
 
 def test_a_job_is_not_late_because_the_clock_was_behind_for_a_while() -> None:
-    """The scheduler has looked meanwhile, and the next look was far away by that clock."""
+    """The scheduler has checked its jobs meanwhile, and by that clock the next check was far away."""
 
     async def main() -> None:
         cluster, loop = make_cluster(), asyncio.get_running_loop()

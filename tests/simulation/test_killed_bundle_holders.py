@@ -1,4 +1,4 @@
-"""A process that is killed while it works on a bundle leaves each message to one other consumer."""
+"""The messages of a process that is killed while it works on a bundle are each delivered to one other consumer."""
 
 from __future__ import annotations
 

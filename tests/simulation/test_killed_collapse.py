@@ -1,4 +1,4 @@
-"""A taker killed at any request: collapsed messages are still delivered, once, in their newest form."""
+"""A taker is killed at any request: the newest of each set of duplicates is still delivered, once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _take(session: zq.QueueSession) -> None:
         tx.put("done", b"yes")
 
 
-async def _look(session: zq.QueueSession) -> list[str]:
+async def _check_state(session: zq.QueueSession) -> list[str]:
     left: list[bytes] = []
     async with session.transaction() as tx:
         while messages := await tx.take_many(session.queue("jobs"), 10, timeout=30):
@@ -43,8 +43,8 @@ def test_each_set_of_duplicates_is_delivered_once_whenever_a_consumer_is_killed(
     number = 0
     while True:
         number += 1
-        struck, found = killed_at(number, when, before=_put, work=_take, after=_look)
+        reached, found = killed_at(number, when, before=_put, work=_take, after=_check_state)
         assert not found, f"killed at request {number}, {when.name}: {found}"
-        if not struck:
+        if not reached:
             break
     assert number > 5

@@ -1,4 +1,4 @@
-"""A clean-up killed at any request removes nothing that is in use, and the next one finishes it."""
+"""A clean-up that is killed at any request removes nothing that is in use, and the next one finishes the work."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def _clean(session: zq.QueueSession) -> Cleaned:
     return await clean_queue(session._runtime.handle("jobs"), late=0)
 
 
-async def _leave_things_over(session: zq.QueueSession) -> None:
-    """A live message that failed once, and leftovers of ended ones: attempts, a lock, and too much history."""
+async def _store_leftovers(session: zq.QueueSession) -> None:
+    """Store a message that failed once, and leftovers of others: attempts, a lock, and too much history."""
     queue = session.queue("jobs")
     policy = zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     await queue.configure(zq.QueueConfig(policy=policy, history=zq.History(most=MOST)))
@@ -52,7 +52,7 @@ async def _work(session: zq.QueueSession) -> None:
     await _clean(session)
 
 
-async def _look(session: zq.QueueSession) -> list[str]:
+async def _check_state(session: zq.QueueSession) -> list[str]:
     await _clean(session)
     zookeeper, paths = session._runtime.zookeeper, session._runtime.queue_state("jobs").paths
     found: list[str] = []
@@ -78,6 +78,6 @@ def test_a_clean_up_killed_at_any_request_removes_only_leftovers(when: When) -> 
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_leave_things_over, work=_work, after=_look)
+        reached, found = killed_at(number, when, before=_store_leftovers, work=_work, after=_check_state)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 10

@@ -1,4 +1,7 @@
-"""A process that moves messages is killed at any request: another one continues, without lost or doubled messages."""
+"""A process that moves messages is killed at any request.
+
+Another one continues, without lost or duplicated messages.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ async def _prepare(session: zq.QueueSession) -> None:
 
 async def _move(session: zq.QueueSession) -> None:
     reference = await session.admin.moves.start("source", "target")
-    while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+    while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the state is in ZooKeeper
         await asyncio.sleep(0.05)
 
 
-async def _go_on(session: zq.QueueSession) -> list[str]:
+async def _continue_and_check(session: zq.QueueSession) -> list[str]:
     await asyncio.sleep(10)  # until the session of the killed process has ended
     await session.admin.moves.resume()
     while any(move.state == "running" for move in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
@@ -41,8 +44,10 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
     for name, bodies in taken.items():
         async with session.transaction() as tx:
             bodies += [message.value for message in await tx.take_many(session.queue(name), 10, timeout=1)]
-    there = "target" if await session.admin.moves.all() else "source"  # it may have been killed before the move began
-    if sorted(taken[there]) != MESSAGES or len(taken["source"] + taken["target"]) != len(MESSAGES):
+    expected = (
+        "target" if await session.admin.moves.all() else "source"
+    )  # it may have been killed before the move began
+    if sorted(taken[expected]) != MESSAGES or len(taken["source"] + taken["target"]) != len(MESSAGES):
         wrong.append(f"taken: {taken}")
     for queue in taken:
         await session.queue(queue).put(b"", key="k", unique=True)  # the key is free in both queues
@@ -55,7 +60,7 @@ def test_a_mover_killed_at_any_request_loses_and_duplicates_no_message(when: Whe
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_prepare, work=_move, after=_go_on)
+        reached, found = killed_at(number, when, before=_prepare, work=_move, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 15
 
@@ -102,21 +107,23 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
 
     async def move(session: zq.QueueSession) -> None:
         reference = await session.admin.moves.start(source_of(session), target_of(session))
-        while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+        while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the state is in ZooKeeper
             await asyncio.sleep(0.05)
 
-    async def go_on(session: zq.QueueSession) -> list[str]:
+    async def continue_and_check(session: zq.QueueSession) -> list[str]:
         await asyncio.sleep(10)  # until the session of the killed process has ended
         await session.admin.moves.resume()
-        while any(one.state == "running" for one in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
+        while any(status.state == "running" for status in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.1)
-        wrong = [f"{one.state}: {one.error}" for one in await session.admin.moves.all() if one.state != "done"]
+        wrong = [
+            f"{status.state}: {status.error}" for status in await session.admin.moves.all() if status.state != "done"
+        ]
         taken: list[bytes] = []
-        there = (
+        expected = (
             target_of if await session.admin.moves.all() else source_of
         )  # it may have been killed before the move began
         async with session.transaction() as tx:
-            while (message := await tx.take(there(session), timeout=1)) is not None:
+            while (message := await tx.take(expected(session), timeout=1)) is not None:
                 taken.append(message.value)
         left = [await queue_of(session).size() for queue_of in (source_of, target_of)]
         return wrong if (taken, left) == (MESSAGES, [0, 0]) else [*wrong, f"taken: {taken}, left: {left}"]
@@ -125,6 +132,6 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=prepare, work=move, after=go_on)
+        reached, found = killed_at(number, when, before=prepare, work=move, after=continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 15

@@ -1,4 +1,7 @@
-"""A reaper is killed at any request: another one continues, without lost or doubled messages."""
+"""A process that reassigns messages is killed at any request.
+
+Another one continues, without lost or duplicated messages.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ async def _reap(session: zq.QueueSession) -> None:
     assert await session.queue("jobs").admin.reap() == len(MESSAGES)
 
 
-async def _go_on(session: zq.QueueSession) -> list[str]:
+async def _continue_and_check(session: zq.QueueSession) -> list[str]:
     jobs = session.queue("jobs")
     await jobs.admin.reap()
     taken: list[bytes] = []
@@ -51,6 +54,6 @@ def test_a_reaper_killed_at_any_request_loses_and_duplicates_no_message(when: Wh
     work: Callable[[zq.QueueSession], Awaitable[None]] = _reap
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_put, work=work, after=_go_on)
+        reached, found = killed_at(number, when, before=_put, work=work, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 5

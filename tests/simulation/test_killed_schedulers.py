@@ -1,4 +1,4 @@
-"""A scheduler is killed at any request: another one continues, without doubled or missing occurrences."""
+"""A scheduler is killed at any request. Another one continues, without duplicated or missing occurrences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 import pytest
 
 from aiozkqueue.schedule import Jobs, Scheduler
@@ -26,10 +26,12 @@ async def _schedule(session: zq.QueueSession) -> None:
         await asyncio.sleep(3.5)
 
 
-async def _go_on(session: zq.QueueSession) -> list[str]:
+async def _continue_and_check(session: zq.QueueSession) -> list[str]:
     async with Scheduler(session):
         await asyncio.sleep(2.5)
-    dates = [datetime.fromisoformat(one.headers["occurrence"]) for one in await session.queue("ticks").peek(1000)]
+    dates = [
+        datetime.fromisoformat(message.headers["occurrence"]) for message in await session.queue("ticks").peek(1000)
+    ]
     gaps = [(after - before).total_seconds() for before, after in pairwise(sorted(dates))]
     return [f"{len(dates)} messages, {gaps} seconds apart"] if set(gaps) != {1.0} else []
 
@@ -40,6 +42,6 @@ def test_a_scheduler_killed_at_any_request_loses_and_duplicates_no_message(when:
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_add, work=_schedule, after=_go_on)
+        reached, found = killed_at(number, when, before=_add, work=_schedule, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 10

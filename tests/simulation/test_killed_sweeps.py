@@ -1,4 +1,4 @@
-"""A sweep of tag records killed at any request leaves every message available to its filtered consumers."""
+"""After a sweep of tag records is killed at any request, every message is still available to consumers with filters."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def _sweep_all(session: zq.QueueSession) -> None:
     assert await _sweep(session) == 1
 
 
-async def _go_on(session: zq.QueueSession) -> list[str]:
-    """Nobody lacks its tags: what lay there, what is driven back, and what is put again; and a sweep can be made."""
+async def _continue_and_check(session: zq.QueueSession) -> list[str]:
+    """Check that stored, redriven and new messages all have their tags, and that another sweep is possible."""
     await asyncio.sleep(10)  # until the session of the killed process has ended
     jobs = session.queue("jobs")
     await jobs.put(b"0 again", tags={"n": 0})
@@ -60,6 +60,6 @@ def test_a_sweep_killed_at_any_request_removes_no_tag_in_use(when: When) -> None
     reached = True
     while reached:
         number += 1
-        reached, found = killed_at(number, when, before=_prepare, work=_sweep_all, after=_go_on)
+        reached, found = killed_at(number, when, before=_prepare, work=_sweep_all, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 10

@@ -1,4 +1,4 @@
-"""Changes of messages without a claim obey the configuration, also one that another client has changed meanwhile."""
+"""Changes of messages without a claim follow the configuration, even if another client has changed it meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def play(
     options: Sequence[dict[str, Any]] = (),
     limit: float = 3600,
 ) -> None:
-    """Run a program with some sessions of one ensemble, each with its options."""
+    """Run a program with several sessions of one ensemble, each with its options."""
     given = [*options, *[{}] * sessions][:sessions]
 
     async def main() -> None:
@@ -79,7 +79,7 @@ async def put_under_a_new_rule(
     *,
     ttl: float | None = None,
 ) -> str:
-    """Put a message under a rule that the first session has not read; return its id."""
+    """Put a message under a rule that the first session has not read yet; return its id."""
     await keeper.queue("jobs").put(b"0")
     async with consumer.transaction() as tx:
         await tx.take(consumer.queue("jobs"), timeout=1)
@@ -123,22 +123,22 @@ def test_a_lease_is_ended_by_a_session_that_knows_an_older_rule(rule: str) -> No
 def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
     change: Callable[[zq.QueueSession, str], Awaitable[None]], rule: str
 ) -> None:
-    """The session that changes it has last read the configuration before the first group."""
+    """The session that changes the message has last read the configuration before the first group."""
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, producer, consumer = sessions
         ttl = 5 if change is clean else None
-        one = await put_under_a_new_rule(rule, operator, producer, consumer, ttl=ttl)
+        message_id = await put_under_a_new_rule(rule, operator, producer, consumer, ttl=ttl)
         async with consumer.transaction(autocommit=False) as held:
             assert await held.take(consumer.queue("jobs"), timeout=1)
-            await change(operator, one)
+            await change(operator, message_id)
             await held.commit()
 
     play(program)
 
 
 @pytest.mark.parametrize("end", ["cancel", "cancel in hand", "purge"])
-def test_an_end_in_a_bundle_is_recorded_by_a_session_that_knows_no_history(end: str) -> None:
+def test_an_end_in_a_bundle_is_recorded_by_a_session_that_has_not_read_the_history_setting(end: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other, consumer = sessions
         jobs, mine = other.queue("jobs"), operator.queue("jobs")
@@ -161,37 +161,37 @@ def test_an_end_in_a_bundle_is_recorded_by_a_session_that_knows_no_history(end: 
     play(program)
 
 
-def test_a_removed_notification_is_recorded_by_a_session_that_knows_no_history() -> None:
+def test_a_removed_notification_is_recorded_by_a_session_that_has_not_read_the_history_setting() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other = sessions
-        theirs = await Notifications(other).create("shop", "mails", bytes, history=False)
+        others = await Notifications(other).create("shop", "mails", bytes, history=False)
         mine = await Notifications(operator).get("shop", "mails", bytes)
         later = datetime.now(UTC) + timedelta(days=30000)
         assert await mine.remove(await mine.schedule(b"0", later))
-        await theirs.queue.configure(zq.QueueConfig(history=zq.History()))
-        one = await theirs.schedule(b"1", later)
-        assert await mine.update(one, b"2")
-        assert await mine.remove(one)
-        assert [record.id async for record in theirs.queue.history()] == [one]
+        await others.queue.configure(zq.QueueConfig(history=zq.History()))
+        message_id = await others.schedule(b"1", later)
+        assert await mine.update(message_id, b"2")
+        assert await mine.remove(message_id)
+        assert [record.id async for record in others.queue.history()] == [message_id]
 
     play(program, 2)
 
 
 @pytest.mark.parametrize("end", ["cancel", "purge", "acknowledge"])
-def test_an_end_is_recorded_by_a_session_that_knows_no_history(end: str) -> None:
+def test_an_end_is_recorded_by_a_session_that_has_not_read_the_history_setting(end: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other = sessions
         jobs, mine = other.queue("jobs"), operator.queue("jobs")
         await mine.put(b"0")
         await jobs.configure(zq.QueueConfig(history=zq.History()))
-        one = await jobs.put(b"1")
+        message_id = await jobs.put(b"1")
         if end == "cancel":
-            assert await mine.cancel(id=one)
+            assert await mine.cancel(id=message_id)
         elif end == "purge":
             assert await mine.purge() == 2
         else:
             await mine.leases.acknowledge([lease.token for lease in await jobs.leases.take(5)])
-        assert [record.id async for record in jobs.history() if record.id == one] == [one]
+        assert [record.id async for record in jobs.history() if record.id == message_id] == [message_id]
 
     play(program, 2)
 
@@ -234,7 +234,7 @@ def test_nothing_is_claimed_while_messages_are_held_under_the_rules_before_order
 
 @pytest.mark.parametrize("change", ["history", "policy", "pause"])
 @pytest.mark.parametrize("rule", ["group", "ordered"])
-def test_a_transaction_takes_on_in_order_after_a_change_of_the_configuration(rule: str, change: str) -> None:
+def test_a_transaction_continues_to_take_in_order_after_a_change_of_the_configuration(rule: str, change: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other, consumer = sessions
         jobs, mine = operator.queue("jobs"), consumer.queue("jobs")
@@ -266,7 +266,7 @@ def test_a_transaction_takes_on_in_order_after_a_change_of_the_configuration(rul
 
 
 async def put_pending(session: zq.QueueSession, staging: BatchWriter, fence: Fence, **options: Any) -> None:
-    """Put one message for a batch."""
+    """Put one message of a pending batch."""
     runtime, path = core_of(session), f"{staging.path}/p"
     await runtime.zookeeper.multi([Create(path)])
     puts = [fence.staged(prepare(runtime, "jobs", b"pending", options))]
@@ -334,11 +334,14 @@ def test_a_delayed_message_of_a_batch_that_was_pending_at_the_listing_is_found(w
 
 def test_the_release_of_a_ledger_leaves_what_another_ledger_holds() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
-        one, other, operator = sessions
+        first_session, second_session, operator = sessions
         jobs = operator.queue("jobs")
         await jobs.configure(zq.QueueConfig(bundle=1))
         await jobs.put_many([b"1", b"2"])
-        first, second = Ledger(core_of(one).handle("jobs"), "A"), Ledger(core_of(other).handle("jobs"), "B")
+        first, second = (
+            Ledger(core_of(first_session).handle("jobs"), "A"),
+            Ledger(core_of(second_session).handle("jobs"), "B"),
+        )
         number = await first.next_batch(-1, None)
         assert number is not None
         await first.hand_out(number, "s", None)
@@ -354,14 +357,14 @@ def test_the_release_of_a_ledger_leaves_what_another_ledger_holds() -> None:
     play(program)
 
 
-def test_a_running_message_of_a_ledger_s_bundle_is_not_cancelled() -> None:
+def test_a_running_message_in_the_bundle_of_a_ledger_is_not_cancelled() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
-        one, operator = sessions
+        session, operator = sessions
         jobs = operator.queue("jobs")
         await jobs.configure(zq.QueueConfig(bundle=64))
         await jobs.put(b"0")
         ids = await jobs.put_many([b"%d" % number for number in range(50)])
-        ledger = Ledger(core_of(one).handle("jobs"), "A")
+        ledger = Ledger(core_of(session).handle("jobs"), "A")
         number = await ledger.next_batch(-1, None)
         assert number is not None
         await ledger.hand_out(number, "s", None)
@@ -382,7 +385,7 @@ def test_a_message_that_is_reassigned_while_it_is_cancelled_is_found() -> None:
         ):
             jobs = producer.queue("jobs")
             await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
-            one = await jobs.put(b"m")
+            message_id = await jobs.put(b"m")
             await asyncio.sleep(3)
             zookeeper: Any = core_of(operator).zookeeper
             list_children, reaped = zookeeper.children_into, list[int]()
@@ -394,7 +397,7 @@ def test_a_message_that_is_reassigned_while_it_is_cancelled_is_found() -> None:
                 return names
 
             zookeeper.children_into = listed
-            assert await operator.queue("jobs").cancel(id=one)
+            assert await operator.queue("jobs").cancel(id=message_id)
             assert reaped == [1]
 
     run_virtual(main)
@@ -460,7 +463,7 @@ def test_nothing_is_refused_because_of_a_configuration_that_has_changed(case: st
 def test_a_put_that_was_refused_has_no_default_of_the_earlier_configuration(
     before: zq.QueueConfig, after: zq.QueueConfig, field: str
 ) -> None:
-    """Otherwise it would expire although its queue has no lifetime any more."""
+    """Otherwise the message would expire although its queue no longer has a lifetime."""
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         producer, operator, _ = sessions

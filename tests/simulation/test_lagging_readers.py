@@ -1,4 +1,4 @@
-"""A call through a lagging server decides by what other clients were told before the call."""
+"""A call through a lagging server takes into account all changes that were acknowledged before the call."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
-#: Seconds by which the server of the second session lags, and after which it shows everything.
+#: Seconds by which the server of the second session lags, and after which it has caught up.
 LAG, OVER = 2.0, 5.0
 
 
 class Event(BaseModel):
-    """The number of an event."""
+    """An event with a number."""
 
     n: int
 
 
 class Pair:
-    """A session at the leader, and one at a server that can lag."""
+    """A session at the leader, and a session at a server that can lag."""
 
     def __init__(self, cluster: Cluster, ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
         self._cluster = cluster
@@ -96,13 +96,13 @@ async def scheduled(pair: Pair) -> tuple[NotificationQueue[Event], NotificationQ
 
 
 async def notification_remove(pair: Pair) -> None:
-    _, second, one = await scheduled(pair)
-    assert await second.remove(one)
+    _, second, entry_id = await scheduled(pair)
+    assert await second.remove(entry_id)
 
 
 async def notification_update(pair: Pair) -> None:
-    first, second, one = await scheduled(pair)
-    assert await second.update(one, Event(n=2))
+    first, second, entry_id = await scheduled(pair)
+    assert await second.update(entry_id, Event(n=2))
     assert [found.event.n for found in await first.find("t")] == [2]
 
 
@@ -213,7 +213,7 @@ async def key_caller(pair: Pair) -> None:
     await ahead.create("first", ["queue|*|*"])
     await behind.all()
     pair.lag()
-    for name in ("second", "third"):  # the syncs for them are close to each other
+    for name in ("second", "third"):  # their syncs follow each other closely
         key = await ahead.create(name, ["queue|*|*"])
         caller = await behind.caller(key)
         assert caller is not None
@@ -237,7 +237,7 @@ async def unknown_keys(pair: Pair) -> None:
 
 
 async def message_ids(pair: Pair) -> None:
-    """The server signs with a secret that the other one does not know yet."""
+    """The first server signs with a secret that the second one has not read yet."""
     ahead, behind = MessageIds(core_of(pair.ahead)), MessageIds(core_of(pair.behind))
     place = "items/item-i0000000000000000000-0000000001"
     await behind.lease_tokens("jobs", [(await ahead.signer()).message_id("jobs", place)])
@@ -280,8 +280,8 @@ async def ledger_release(pair: Pair) -> None:
         ledger_release,
     ],
 )
-def test_a_call_knows_what_was_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
-    import_module("cronsim")  # before the virtual loop runs
+def test_a_call_sees_all_changes_that_were_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
+    import_module("cronsim")  # imported before the virtual loop runs
     near = partial(float, 0.001)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A session whose server lags behind the one that created a queue still gets correct answers about that queue."""
+"""A session whose server lags behind the creation of a queue still gets correct answers about the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 #: Receives the session that is ahead, and the one that lags behind it.
-Told: TypeAlias = "Callable[[zq.QueueSession, zq.QueueSession], Awaitable[None]]"
+Program: TypeAlias = "Callable[[zq.QueueSession, zq.QueueSession], Awaitable[None]]"
 
 
 async def acknowledge(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
@@ -46,13 +46,13 @@ async def move(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa
     assert status.moved == 2
 
 
-async def look(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
+async def exists(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
     """Return whether the message exists."""
     assert await behind.queue("jobs").exists()
 
 
-@pytest.mark.parametrize("told", [acknowledge, renew, cancel, move, look])
-def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(told: Told) -> None:
+@pytest.mark.parametrize("program", [acknowledge, renew, cancel, move, exists])
+def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(program: Program) -> None:
     async def main() -> None:
         async with (
             simulated(servers=3) as cluster,
@@ -67,6 +67,6 @@ def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(told:
             cluster.ensemble.servers[1].lag = 2.0
             await ahead.queue("jobs").put(b"1", key="k")
             await ahead.queue("jobs").put(b"2")
-            await told(ahead, behind)
+            await program(ahead, behind)
 
     run_virtual(main)

@@ -1,4 +1,4 @@
-"""Lanes whose counters are near their end, which the replies of many puts report now and then."""
+"""Lanes whose counters are near their end. The session reads the counters from some of the replies to puts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from aiozkqueue.testing import run_virtual, simulated
 def test_lanes_change_their_generation_in_time_despite_other_commits_between_the_puts(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    """The session reads the replies of every nth large multi of puts, not those of every nth multi of any kind."""
+    """The session reads the replies to every nth large multi of puts, and does not count multis of other kinds."""
     for module in (bundle_puts, puts):
         monkeypatch.setattr(module, "LANE_END_DIGITS", f"{0:010d}")
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:
-            jobs, others = session.queue("jobs"), session.queue("others")
+            jobs, results = session.queue("jobs"), session.queue("others")
             await jobs.configure(zq.QueueConfig(shards=128))
-            await others.put(b"makes the queue")
+            await results.put(b"makes the queue")
             for _ in range(before):
-                await others.put(b"")
+                await results.put(b"")
             for _ in range(10 * RESULTS_EVERY):
                 await asyncio.gather(*(jobs.put(b"") for _ in range(FULL_GROUP)))
-                await others.put(b"every other commit is of this")
-            await jobs.configuration()  # reads it again
+                await results.put(b"every other commit is of this")
+            await jobs.configuration()  # reads the counter again
             return len(state_of(jobs).config.generations)
 
     assert run_virtual(main) >= 5
@@ -51,7 +51,7 @@ def test_a_lane_that_gets_its_messages_from_handlers_that_reply_changes_its_gene
 
             async with session.listener(requests, handle):
                 assert await requests.call(b"", timeout=20) == b"done"
-            await results.configuration()  # reads it again
+            await results.configuration()  # reads the counter again
             return len(state_of(results).config.generations)
 
     assert run_virtual(main, limit=100) == 1

@@ -1,4 +1,4 @@
-"""Large commits of messages of bundles, beside another commit about the same bundle that is in progress."""
+"""Large commits of messages of bundles, while another commit about the same bundle is in progress."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LARGE = bytes(450_000)
 
 
 async def left_after(*, rejected: bool) -> tuple[zq.Outcome, zq.Outcome, list[bytes]]:
-    """Take a message in each of two transactions, commit both together, the second with much else, and close.
+    """Take a message in each of two transactions, commit both together, the second one with a large message, and close.
 
-    The large commit also moves a large message, or, if that is ``rejected`` too, is larger than a request may be.
-    Returns the outcomes, and what the next session finds.
+    The second commit also moves a large message. If that is ``rejected`` too, the commit is larger than a request may
+    be. Returns the outcomes, and the messages that the next session finds.
     """
     async with simulated() as cluster:
         cluster.ensemble.delays.network = lambda: 0.01
@@ -25,7 +25,7 @@ async def left_after(*, rejected: bool) -> tuple[zq.Outcome, zq.Outcome, list[by
             await jobs.configure(zq.QueueConfig(bundle=len(MESSAGES), policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             await jobs.put_many(MESSAGES)
             await bulk.put(LARGE)
-            await session.queue("results").put(b"")  # it is open by now
+            await session.queue("results").put(b"")  # the queue is open by now
             async with session.transaction(autocommit=False) as small, session.transaction(autocommit=False) as large:
                 await small.take(jobs)
                 await large.take(jobs)
@@ -34,7 +34,7 @@ async def left_after(*, rejected: bool) -> tuple[zq.Outcome, zq.Outcome, list[by
                 large.put("results", LARGE)
                 large.put("results", LARGE)
                 committing = asyncio.create_task(small.commit())
-                await asyncio.sleep(0.001)  # it is in progress
+                await asyncio.sleep(0.001)  # the first commit is in progress
                 with suppress(zq.TransactionTooLargeError):
                     await large.commit()
                 await committing

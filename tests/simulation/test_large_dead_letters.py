@@ -1,4 +1,4 @@
-"""Many large dead letters: they are read and put back some at a time."""
+"""Many large dead letters are read and redriven a few at a time."""
 
 from __future__ import annotations
 

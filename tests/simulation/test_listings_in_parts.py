@@ -1,4 +1,4 @@
-"""A listing that is examined name by name, with everything else in between, breaks no guarantee."""
+"""A listing that is examined name by name, while all other tasks run in between, breaks no guarantee."""
 
 from __future__ import annotations
 

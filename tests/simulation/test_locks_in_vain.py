@@ -1,7 +1,7 @@
-"""Sessions that share a backlog seldom ask for a lock that another session has, although none waits for another.
+"""Sessions that share a backlog seldom request a lock that another session has, although no session waits for another.
 
-In virtual time. Requests take milliseconds, and processes are paused at random, as on a machine without a free core:
-then idle sessions take the messages of sessions that are behind, and both may ask for the same lock.
+The test runs in virtual time. Requests take milliseconds, and processes are paused at random, as on a machine without a
+free core. Then idle sessions take the messages of slow sessions, and both may request the same lock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim.claimer import ClaimCounts
     from aiozkqueue.testing.simulator.loop import VirtualLoop
 
-#: Maximum number of locks in vain for each message.
+#: Maximum number of locks in vain per message.
 MOST = 0.25
 SEEDS = 3
 PROCESSES = 4
 TASKS = 32
-#: Seconds: the mean time from a client to the server, between two pauses of processes, and of a pause.
+#: Mean seconds from a client to the server, between two pauses of processes, and of a pause.
 WAY, BETWEEN, PAUSE = 0.004, 0.020, 0.030
 
 
@@ -45,7 +45,7 @@ class Fleet:
         self._counts: list[ClaimCounts] = []
 
     async def drain(self, sessions: int) -> float:
-        """Take all messages, and return how many locks were in vain for each."""
+        """Take all messages, and return the number of locks in vain per message."""
         loop = cast("VirtualLoop", asyncio.get_running_loop())
         processes = [Process(loop, f"process {number}") for number in range(PROCESSES)]
         self._cluster.ensemble.delays.network = self._delay
@@ -62,7 +62,7 @@ class Fleet:
             await producer.queue("jobs").put_many([b"x"] * self._messages)
             self._begun.set()
             await asyncio.gather(self._pause(processes), *tasks)
-        return sum(one.contended_locks + one.gone for one in self._counts) / self._messages
+        return sum(counts.contended_locks + counts.gone for counts in self._counts) / self._messages
 
     def _delay(self) -> float:
         return self._random.uniform(0.2, 1.8) * WAY if self._begun.is_set() else 0
@@ -71,7 +71,7 @@ class Fleet:
         async with self._cluster.connect() as session:
             jobs = session.queue("jobs")
             async with session.transaction() as tx:
-                assert await tx.take(jobs) is None  # registers it
+                assert await tx.take(jobs) is None  # registers the session
             self._counts.append(core_of(jobs).dispatcher(state_of(jobs)).counts)
             await self._begun.wait()
             async with asyncio.TaskGroup() as group:

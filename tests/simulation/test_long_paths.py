@@ -1,4 +1,4 @@
-"""Messages that are put together in a queue whose path is so long that fewer of them fit into a request."""
+"""Messages that are put together into a queue with a path so long that fewer of them fit into a request."""
 
 from __future__ import annotations
 

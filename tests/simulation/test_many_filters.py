@@ -1,4 +1,4 @@
-"""A session that takes with a new filter each time keeps neither dispatchers nor entries of the earlier ones."""
+"""A session that takes with a new filter each time keeps neither dispatchers nor entries of earlier filters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_session_that_takes_with_ever_new_filters_does_not_grow(bundle: int) -
 
         tasks = len(asyncio.all_tasks())
         async with consumer.listener(mine, handler, filters=user(FILTERS - 1)):
-            await asyncio.sleep(1)  # its handler runs while other filters come and go
+            await asyncio.sleep(1)  # the handler runs while other filters are used
             for number in range(FILTERS - 1):
                 async with consumer.transaction() as tx:
                     message = await tx.take(mine, filters=user(number), timeout=5)
@@ -48,7 +48,7 @@ def test_a_session_that_takes_with_ever_new_filters_does_not_grow(bundle: int) -
             await asyncio.sleep(1)
             entries = await core_of(producer).zookeeper.children("/zms/jobs/consumers")
             assert len(entries) <= MOST_FILTERS + 1
-            assert len(asyncio.all_tasks()) < tasks + 2 * MOST_FILTERS + 20  # two for each
+            assert len(asyncio.all_tasks()) < tasks + 2 * MOST_FILTERS + 20  # two for each filter
             await jobs.put(b"again", tags={"user": str(FILTERS - 1)})
             await jobs.put(b"early", tags={"user": "0"})
             gate.set()

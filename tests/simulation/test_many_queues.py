@@ -43,6 +43,6 @@ def test_a_session_that_takes_from_many_queues_once_keeps_few_dispatchers(monkey
             return len(core_of(session)._dispatchers), taken, sum(left)
 
     kept, taken, left = run_virtual(main)
-    assert kept <= KEPT + 1  # and the one whose message is held
+    assert kept <= KEPT + 1  # and the queue whose message is held
     assert taken == [*(b"%d" % number for number in range(QUEUES)), b"again"]
     assert left == 0

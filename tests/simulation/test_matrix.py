@@ -1,4 +1,4 @@
-"""Every public coroutine, with a fault at every request and suspension: it ends, and its result is true."""
+"""Every public coroutine, with a fault at every request and suspension, ends with a true result."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from docsite.public import by_home, raised_by
 from tests.simulation.bundles_subjects import CHANGES, BundledQueue, changes_of
 from tests.simulation.dialects_subjects import REFUSED
-from tests.simulation.matrix import FAULTS, Strike, call, verdict
+from tests.simulation.matrix import FAULTS, CallFault, call, verdict
 from tests.simulation.subjects import coroutines, without_a_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-#: Maximum faults at a request and a suspension: a coroutine with more gets a random selection.
+#: Maximum number of combined faults at a request and a suspension. A coroutine with more gets a random selection.
 MOST = 600
 #: The same for calls on bundles, which take longer.
 MOST_OF_BUNDLES = 200
@@ -54,12 +54,12 @@ def test_the_matrix_contains_every_public_coroutine() -> None:
         "CuratorShards.put",
     } <= names
     assert len(names) > 70
-    assert not without_a_subject(), "tell tests.simulation.subjects what their coroutines are called on"
+    assert not without_a_subject(), "add an object for their coroutines to tests.simulation.subjects"
 
 
 def test_each_call_on_bundles_changes_them_in_its_own_way() -> None:
     names = [name for kind, name in coroutines() if kind is BundledQueue]
-    assert {name: changes_of(call(BundledQueue, name, Strike()).sent) for name in names} == CHANGES
+    assert {name: changes_of(call(BundledQueue, name, CallFault()).sent) for name in names} == CHANGES
 
 
 @pytest.mark.slow
@@ -69,32 +69,35 @@ def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
     kind: type | ModuleType, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     full = f"{kind.__name__}.{name}"
-    undisturbed, never = call(kind, name, Strike()), call(kind, name, Strike(), skip=True)
+    undisturbed, never = call(kind, name, CallFault()), call(kind, name, CallFault(), skip=True)
     if full in REFUSED:
         assert isinstance(undisturbed.error, REFUSED[full])
     else:
         assert undisturbed.error is None or isinstance(undisturbed.error, StopAsyncIteration)
     assert verdict(full, undisturbed, undisturbed, never) == []
-    strikes = [Strike(request, fault) for request in range(1, undisturbed.requests + 1) for fault in FAULTS]
-    strikes += [
-        Strike(suspension=suspension, answered=answered)
+    injections = [CallFault(request, fault) for request in range(1, undisturbed.requests + 1) for fault in FAULTS]
+    injections += [
+        CallFault(suspension=suspension, answered=answered)
         for suspension in range(1, undisturbed.suspensions + 1)
         for answered in (False, True)
     ]
     both = [
-        Strike(request, fault, suspension, answered=(request + suspension) % 2 == 0)
+        CallFault(request, fault, suspension, answered=(request + suspension) % 2 == 0)
         for request in range(1, undisturbed.requests + 1)
         for fault in FAULTS
         for suspension in range(1, undisturbed.suspensions + 3)  # a fault adds suspensions
     ]
-    told = said_to_raise(kind, name)
+    documented = said_to_raise(kind, name)
     most = MOST_OF_BUNDLES if kind is BundledQueue else MOST
-    strikes += both if len(both) <= most else Random(full).sample(both, most)
+    injections += both if len(both) <= most else Random(full).sample(both, most)
     wrong = []
-    for strike in strikes:
-        wrong += [f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never, told)]
+    for injection in injections:
+        wrong += [
+            f"{injection}: {what}"
+            for what in verdict(full, call(kind, name, injection), undisturbed, never, documented)
+        ]
     record_property(
         "figures",
-        f"{full}: {undisturbed.requests} requests, {undisturbed.suspensions} suspensions, {len(strikes)} strikes",
+        f"{full}: {undisturbed.requests} requests, {undisturbed.suspensions} suspensions, {len(injections)} faults",
     )
-    assert not wrong, f"{len(wrong)} of {len(strikes)}:\n" + "\n".join(wrong[:15])
+    assert not wrong, f"{len(wrong)} of {len(injections)}:\n" + "\n".join(wrong[:15])

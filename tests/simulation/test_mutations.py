@@ -25,7 +25,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutation", mutations(), ids=lambda one: one.name)
+@pytest.mark.parametrize("mutation", mutations(), ids=lambda mutation: mutation.name)
 def test_each_mutation_is_found(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:

@@ -1,4 +1,7 @@
-"""A session that always has candidates still does what comes before the next claim. In virtual time."""
+"""A session that always has candidates still does the work that is due before the next claim.
+
+The tests run in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ async def prepared(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 
 async def take(session: zq.QueueSession, jobs: zq.Queue[bytes], number: int) -> list[bytes]:
-    """Take messages one after the other; return those that there were."""
+    """Take messages one after the other until none is left or the limit is reached; return them."""
     taken: list[bytes] = []
     for _ in range(number):
         async with session.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Puts of many new priorities at once: one change of the configuration admits them all."""
+"""Puts with many new priorities at once: one change of the configuration admits all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.server import ServerConnection
 
 PRIORITIES = 40
-#: The most changes of the configuration: one that admits all, and one for those that had begun before.
+#: Maximum number of changes: one that admits all priorities, and one for puts that had already begun.
 FEW = 3
 
 
@@ -73,7 +73,7 @@ def test_priorities_for_which_there_is_no_room_fail_and_the_others_are_put() -> 
 
 
 def test_a_put_is_admitted_at_once_while_others_wait_for_priorities_for_which_there_is_no_room() -> None:
-    """Otherwise it would write the same configuration again and again while such puts are repeated."""
+    """Otherwise the session would keep writing the same configuration while such puts are repeated."""
 
     async def main() -> None:
         cluster = make_cluster()
@@ -84,7 +84,7 @@ def test_a_put_is_admitted_at_once_while_others_wait_for_priorities_for_which_th
                 await jobs.put(b"first", priority=priority)
             changes = cluster.ensemble.judge = Changes("/zms/jobs")
             refused = [asyncio.ensure_future(jobs.put(b"%d" % each, priority=each)) for each in range(4, 8)]
-            await asyncio.sleep(0)  # they wait first
+            await asyncio.sleep(0)  # these puts wait first
             await jobs.put(b"later", delay=1)
             assert changes.seen == 1
             results = await asyncio.gather(*refused, return_exceptions=True)

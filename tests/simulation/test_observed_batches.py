@@ -1,4 +1,4 @@
-"""The observations of a stream's batches, from which the rules of streams derive the owner of each message."""
+"""The observations of a stream's batches, from which the rules for streams derive the owner of each message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.simulation.workload import LIMIT, Run
 
 
 def test_a_batch_that_a_lagging_server_never_showed_is_observed_as_released() -> None:
-    """The batch is made and released before the first server has applied either change."""
+    """The batch is created and released before the first server has applied either change."""
 
     async def main() -> None:
         run = Run("lagging", size=3)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="driver") as session:
             await prepare(run, session)
             await session.queue(STREAMED).put(b"m1")
@@ -39,7 +39,7 @@ def test_a_message_that_a_consumer_ends_during_a_release_was_not_acknowledged_by
 
     async def main() -> None:
         run = Run("consumed", size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         batches = run.history.part(Batches)
         async with run.cluster.connect(name="driver") as session:
             await prepare(run, session)

@@ -1,4 +1,4 @@
-"""Operators find and change messages although other clients change the queue between their requests."""
+"""Operators find and change messages even if other clients change the queue between their requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def changed(session: zq.QueueSession, message_id: str) -> bool:
 
 
 async def known(session: zq.QueueSession) -> None:
-    """Have a session read the configuration as it is now."""
+    """Have a session read the current configuration."""
     assert await session.queue("jobs").cancel(id="AAAAAAAAAAAA") is zq.Alteration.NOT_FOUND
 
 
@@ -54,16 +54,16 @@ NODES = ({"node": "1"}, {"node": "2"}, {"node": "3"})
 def between_all(
     program: Callable[[list[zq.QueueSession], int], Awaitable[bool]], options: Sequence[dict[str, Any]] = ()
 ) -> None:
-    """Run a program with each number of requests, until it makes no more than that."""
+    """Run a program with the action after each of its requests in turn, until it makes no further request."""
     for number in range(1, FOREVER):
         reached: list[bool] = []
 
-        async def one(opened: list[zq.QueueSession], number: int = number, reached: list[bool] = reached) -> None:
+        async def run_once(opened: list[zq.QueueSession], number: int = number, reached: list[bool] = reached) -> None:
             reached.append(await program(opened, number))
 
-        play(one, options=options)
+        play(run_once, options=options)
         if not reached[0]:
-            assert number > 3, "the action came between some requests"
+            assert number > 3, "the action ran between two requests"
             return
     pytest.fail("it makes requests without end")
 
@@ -115,16 +115,16 @@ def test_a_message_that_is_reassigned_meanwhile_is_found(change: Change, offset:
         operator, producer, other = sessions
         jobs = producer.queue("jobs")
         await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
-        one = await jobs.put(b"m")
+        message_id = await jobs.put(b"m")
         await known(operator)
         await asyncio.sleep(3)
         reaping = asyncio.create_task(other.queue("jobs").admin.reap())
         await asyncio.sleep(offset)
         try:
-            assert await change(operator, one) is zq.Alteration.DONE
-            assert await changed(producer, one)
+            assert await change(operator, message_id) is zq.Alteration.DONE
+            assert await changed(producer, message_id)
         except zq.NotCommittedError:
-            assert change is cancel_with_commit, "the others try again"
+            assert change is cancel_with_commit, "the other changes are tried again"
         await reaping
 
     play(program, options=NODES)
@@ -195,7 +195,7 @@ def test_a_reassignment_is_recorded_in_a_history_that_is_turned_on_meanwhile() -
         return between.reached
 
     between_all(program, NODES)
-    assert len(unrecorded) == 1, "the one that was answered before"
+    assert len(unrecorded) == 1, "the change that was answered before"
 
 
 @pytest.mark.parametrize("settled", ["acknowledged", "renewed", "released"])

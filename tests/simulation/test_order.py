@@ -1,4 +1,4 @@
-"""The order under puts, takes, rollbacks and retries of several clients: random histories on a simulated ensemble."""
+"""The order with puts, takes, rollbacks and retries of several clients, in random histories on a simulated ensemble."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ histories = settings(max_examples=60, deadline=None)
 
 #: Maximum virtual seconds of a history.
 LIMIT = 600.0
-#: Seconds until a more urgent message of another client is known.
+#: Seconds until a consumer knows a more urgent message of another client.
 NOTICED = 0.1
 
-#: A delay that outlasts all other actions, seconds.
+#: A delay in seconds that is longer than all other actions.
 LONG = 100.0
 
 SOON = zq.AtLeastOnce(backoff=zq.Fixed(0.05))
 
-#: The fates of taken messages: committed, released at once or for a while, or failed by a handler.
+#: The ends of taken messages: committed, released at once or with a delay, or failed by a handler.
 fates = st.lists(st.sampled_from(["commit", "back", "later", "failed"]), min_size=1, max_size=12)
 
 
@@ -39,7 +39,7 @@ def played(main: Callable[[], Coroutine[None, None, None]]) -> None:
 
 
 class Groups:
-    """The messages left of each group, and the holders of messages; refuses a message that is out of order."""
+    """The remaining messages of each group and their holders. It refuses a message that is out of order."""
 
     def __init__(self) -> None:
         self.left = defaultdict[str, list[int]](list)
@@ -51,11 +51,11 @@ class Groups:
             group, number = message.body.decode().split()
             by_group[group].append(int(number))
         for group, numbers in by_group.items():
-            assert self.held.setdefault(group, holder) is holder, f"{group} is out twice"
+            assert self.held.setdefault(group, holder) is holder, f"{group} is held twice"
             assert numbers == self.left[group][: len(numbers)]
 
     def given_back(self, holder: object) -> None:
-        self.held = {group: one for group, one in self.held.items() if one is not holder}
+        self.held = {group: held_by for group, held_by in self.held.items() if held_by is not holder}
 
     def consumed(self, messages: list[zq.Message[bytes]]) -> None:
         for message in messages:
@@ -87,8 +87,8 @@ def test_a_group_is_delivered_one_message_at_a_time_in_the_order_of_its_puts(
             await queue.configure(config)
 
             async def put() -> None:
-                for number, one in enumerate(puts):
-                    group = "all" if ordered else one
+                for number, choice in enumerate(puts):
+                    group = "all" if ordered else choice
                     groups.left[group].append(number)
                     options: zq.PutOptions = {} if ordered else {"group": group}
                     await queue.put(f"{group} {number}".encode(), **options)
@@ -159,7 +159,7 @@ def test_a_single_consumer_gets_the_oldest_of_the_most_urgent_waiting_messages(
                         await tx.commit()
                     else:
                         await tx.rollback(delay={"back": 0, "later": 0.1, "failed": None}[how])
-                        await asyncio.sleep(0.5)  # its retry is due, and it returns to its place
+                        await asyncio.sleep(0.5)  # its retry is due, and the message returns to its place
 
     played(main)
 
@@ -189,8 +189,8 @@ def test_a_single_consumer_gets_scheduled_messages_in_order_and_none_early(
                     assert message is not None
                     number = int(message.body)
                     assert loop.time() >= due_at[number]
-                    # Two messages due within a few milliseconds may become due in either order.
-                    earlier = [one for one in left if due_at[one] < due_at[number] - 0.05]
+                    # Two messages that are due within a few milliseconds may come in either order.
+                    earlier = [candidate for candidate in left if due_at[candidate] < due_at[number] - 0.05]
                     assert not earlier, (number, earlier)
                     if number in failing:
                         failing.discard(number)
@@ -225,12 +225,12 @@ def test_the_newest_message_of_a_key_is_delivered_once(
             waiting, resting = list[tuple[int, str]](), list[tuple[int, str]]()
 
             def newest() -> dict[str, int]:
-                return {key: max(number for number, one in waiting if one == key) for _, key in waiting}
+                return {key: max(number for number, waiting_key in waiting if waiting_key == key) for _, key in waiting}
 
             async def take(limit: int, fate: str) -> None:
                 due = newest()
                 async with session.transaction() as tx:
-                    taken = {int(one.body) for one in await tx.take_many(queue, limit)}
+                    taken = {int(message.body) for message in await tx.take_many(queue, limit)}
                     assert taken <= set(due.values())
                     assert len(taken) <= limit
                     assert bool(taken) == bool(due)

@@ -33,8 +33,8 @@ def play(program: Callable[[zq.QueueSession, zq.QueueSession], Awaitable[None]])
     async def main() -> None:
         cluster = make_cluster(seed=0)
         cluster.ensemble.delays.network = partial(float, 0.001)
-        async with cluster.connect() as one, cluster.connect() as other:
-            await program(one, other)
+        async with cluster.connect() as session, cluster.connect() as other:
+            await program(session, other)
 
     run_virtual(main)
 
@@ -70,7 +70,10 @@ def test_an_event_whose_key_a_group_has_in_the_transaction_is_not_part_of_it() -
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("tenths", range(-200, 0, 5))
 def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenths: int, *, transactional: bool) -> None:
-    """The group joins ``tenths`` of a millisecond before the post; the key of the event is held in the bus's queue."""
+    """The group joins ``tenths`` of a millisecond before the post.
+
+    The bus's own queue already holds the key of the event.
+    """
 
     async def post(bus: Bus[Event], session: zq.QueueSession) -> None:
         if not transactional:
@@ -84,15 +87,15 @@ def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenth
                 continue
             return
 
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
-        bus, zookeeper = Bus(one, "orders", Event), core_of(one).zookeeper
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, zookeeper = Bus(session, "orders", Event), core_of(session).zookeeper
         await bus.join("audit")
         [held, _] = await bus.post(Event(text="1"), key="k", unique="ignore")
-        async with one.transaction() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(bus.queue("audit"), timeout=1)
         joins = asyncio.create_task(Bus(other, "orders", Event).join("billing"))
         await asyncio.sleep(-tenths / 10_000)
-        await post(bus, one)
+        await post(bus, session)
         await joins
         joined = (await zookeeper.read("/zms/.buses/orders")).stat.mzxid
         [name] = await zookeeper.children(f"/zms/{bus.queue('audit').name}/items")
@@ -107,7 +110,7 @@ FULL = zq.QueueConfig(max_size=1)
 
 
 async def join_and_fill(bus: Bus[Event]) -> None:
-    """Make a group, with a queue that the first event fills."""
+    """Make a group with a queue that one event fills."""
     await bus.join("audit")
     await bus.queue("audit").configure(FULL)
     await bus.post(Event(text="1"))
@@ -116,10 +119,10 @@ async def join_and_fill(bus: Bus[Event]) -> None:
 @pytest.mark.parametrize("timeout", [None, 600])
 @pytest.mark.parametrize("after", range(40))
 def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after: int, timeout: float | None) -> None:
-    """The group leaves ``after`` milliseconds after the post has begun, and another one joins."""
+    """The group leaves ``after`` milliseconds after the post has begun, and another group joins."""
 
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
-        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
         await join_and_fill(operator)
         waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=timeout))
         await asyncio.sleep(after / 1000)
@@ -136,10 +139,10 @@ def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after:
 @pytest.mark.parametrize("posted", [False, True])
 @pytest.mark.parametrize("timeout", [0, 20])
 def test_the_full_queue_of_a_group_that_has_left_refuses_no_post(timeout: float, *, posted: bool) -> None:
-    """The session has read the groups before, and knows of no limit of their queues."""
+    """The session has read the groups before, and does not know the limits of their queues."""
 
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
-        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
         await operator.join("audit")
         await (bus.post(Event(text="1")) if posted else bus.groups())
         await (operator.queue("audit").configure(FULL) if posted else join_and_fill(operator))
@@ -153,8 +156,8 @@ def test_the_full_queue_of_a_group_that_has_left_refuses_no_post(timeout: float,
 
 @pytest.mark.parametrize("after", [*range(20), 5000])
 def test_a_post_to_a_queue_that_was_not_known_to_be_full_continues_without_a_group_that_leaves(after: int) -> None:
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
-        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
         await operator.join("audit")
         await bus.post(Event(text="1"))
         await operator.queue("audit").configure(FULL)
@@ -170,8 +173,8 @@ def test_a_post_to_a_queue_that_was_not_known_to_be_full_continues_without_a_gro
 
 
 def test_a_post_that_waits_for_room_waits_again_after_another_group_has_joined() -> None:
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
-        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
         await join_and_fill(operator)
         waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
         limited = asyncio.create_task(bus.post(Event(text="late"), timeout=10))
@@ -190,8 +193,8 @@ def test_a_post_that_waits_for_room_waits_again_after_another_group_has_joined()
 
 
 def test_a_cancelled_post_that_waits_for_room_keeps_none() -> None:
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
-        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
         await join_and_fill(operator)
         waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
         await asyncio.sleep(5)
@@ -217,11 +220,11 @@ def test_a_post_returns_the_ids_of_the_messages_that_have_its_key() -> None:
 
 
 def test_a_session_does_not_keep_the_buses_that_were_made_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+    async def program(session: zq.QueueSession, other: zq.QueueSession) -> None:
         await Bus(other, "orders", Event, policy=zq.ConsumeTimes(2)).post(Event(text="0"))
 
         async def post() -> weakref.ref[Bus[Event]]:
-            bus = Bus(one, "orders", Event, policy=zq.ConsumeTimes(3))
+            bus = Bus(session, "orders", Event, policy=zq.ConsumeTimes(3))
             await bus.post(Event(text="1"))
             return weakref.ref(bus)
 

@@ -1,4 +1,4 @@
-"""When and how much a loop and a listener prefetch: enough to be always busy, and no more than they need."""
+"""How much a loop and a listener prefetch: enough to be always busy, and no more than they need."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
-#: Seconds from a client to its server, or back.
+#: Seconds for the way from a client to its server, or back.
 WAY = 0.005
 
 
 def distant(way: float = WAY) -> Cluster:
-    """Make a distant server; everything else takes no time."""
+    """Return a cluster with distant servers, in which everything else takes no time."""
     return Cluster(Ensemble(Random(0), delays=Delays(lambda: way, lambda: 0, lambda: 0, lambda: 0)), 0)
 
 
 async def round_trips(jobs: zq.Queue[bytes]) -> float:
-    """Consume 2,000 messages by a loop, and return how many round trips that takes."""
+    """Consume 2,000 messages in a loop, and return the duration in round trips."""
     shown, begun = 0, asyncio.get_running_loop().time()
     async with jobs.consume(prefetch=32) as deliveries:
         async for _ in deliveries:
@@ -33,7 +33,7 @@ async def round_trips(jobs: zq.Queue[bytes]) -> float:
 
 
 def test_a_loop_requests_the_next_messages_while_it_waits_for_the_first() -> None:
-    """Two halves of 32 take the time of one request; one after the other, they would take twice as long."""
+    """Two halves of 32 messages take the time of one request. In sequence, they would take twice as long."""
 
     async def main() -> float:
         async with distant().connect() as session:
@@ -44,8 +44,11 @@ def test_a_loop_requests_the_next_messages_while_it_waits_for_the_first() -> Non
     assert run_virtual(main) < 1.3 * 2000 / 32
 
 
-def test_a_loop_goes_on_with_the_messages_of_a_bundle_while_a_commit_about_it_is_under_way() -> None:
-    """Commits about one bundle follow each other. A loop that waited for the 32 before would take 103 round trips."""
+def test_a_loop_continues_with_the_messages_of_a_bundle_while_a_commit_about_it_is_in_progress() -> None:
+    """Commits about one bundle are sequential.
+
+    A loop that waited for the previous 32 messages would take 103 round trips.
+    """
 
     async def main() -> float:
         async with distant().connect() as session:
@@ -60,7 +63,7 @@ def test_a_loop_goes_on_with_the_messages_of_a_bundle_while_a_commit_about_it_is
 
 @pytest.mark.parametrize("bundle", [1, 64])
 def test_a_listener_requests_a_message_as_soon_as_a_slot_is_free(bundle: int) -> None:
-    """It asks regardless of its earlier requests that are still waiting."""
+    """It does not wait for its earlier requests."""
 
     async def main() -> float:
         handled = 0
@@ -81,15 +84,15 @@ def test_a_listener_requests_a_message_as_soon_as_a_slot_is_free(bundle: int) ->
             await listener.run()
             return asyncio.get_running_loop().time() - begun
 
-    # A message takes a claim, a handler and a commit: two requests, and about twice the way at the mean. Half a request
-    # more is what a slot would wait for the answer to what others have asked for.
+    # A message takes a claim, a handler and a commit: two requests, and on average about twice the way. A slot that
+    # waited for the answers to the requests of other slots would take half a request longer.
     assert run_virtual(main) < 1.18 * 2000 / 64 * 6 * WAY
 
 
 @pytest.mark.parametrize("pause", [0.05, 1.0])
 @pytest.mark.parametrize("singles", [0, 3])
 def test_a_loop_that_becomes_slow_claims_few_of_the_next_messages(pause: float, singles: int) -> None:
-    """Its outstanding requests of the fast period would hold messages for as long as its body takes."""
+    """Otherwise the outstanding requests of the fast period would hold messages as long as the loop's body takes."""
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
@@ -122,13 +125,13 @@ def test_a_loop_that_becomes_slow_claims_few_of_the_next_messages(pause: float, 
 
     held = run_virtual(main)
     if pause > 0.1:
-        assert held <= 2, "the one in hand, and one more"
+        assert held <= 2, "the current message, and one more"
     elif singles:
-        assert held <= 3, "and those that it finished in the last 100 ms"
+        assert held <= 3, "and the messages that it finished in the last 100 ms"
 
 
 def test_claims_pending_for_a_withdrawn_request_are_not_lost() -> None:
-    """At each moment of arrival: nothing stays locked, and the loop receives every message."""
+    """Whenever the claims arrive, nothing stays locked, and the loop receives every message."""
 
     async def main(millisecond: int) -> tuple[int, int]:
         cluster, shown = distant(0.001), 0

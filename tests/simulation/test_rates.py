@@ -1,4 +1,4 @@
-"""A rate that several sessions share, on a virtual clock: it is never exceeded, and no message is held for long."""
+"""A rate that several sessions share is never exceeded, and no message is held for long. The clock is virtual."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def most_in_a_second(moments: list[float]) -> int:
-    """Return the largest number of moments within one second."""
+    """Return the largest number of these times within one second."""
     moments = sorted(moments)
     return max(sum(begin <= moment < begin + 1 for moment in moments) for begin in moments)
 
 
 def allowed(rate: float) -> float:
-    """Return how many calls may begin within any second, with replies that take no time."""
+    """Return the number of calls that may begin within any second, if replies take no time."""
     return rate * (1 + LATE) + 1
 
 
 async def handle_all(
     sessions: int, messages: int, *, meanwhile: Callable[[Any, int], Awaitable[None]] | None = None, **options: Any
 ) -> tuple[list[float], float]:
-    """Handle messages with several sessions; return when each handler began, and the longest time a message was held.
+    """Handle messages in several sessions; return when each handler began, and the longest hold of a message.
 
     ``meanwhile`` is called when a third of the messages have been handled.
     """
@@ -88,7 +88,7 @@ def test_all_sessions_together_begin_as_many_handlers_a_second_as_allowed(
     assert len(begun) == messages
     assert most_in_a_second(begun) <= allowed(rate)
     assert max(begun) - min(begun) >= (messages - 1) / rate - LATE
-    assert max(begun) - min(begun) <= 1.3 * messages / rate + 1  # close to what is allowed
+    assert max(begun) - min(begun) <= 1.3 * messages / rate + 1  # close to the allowed rate
     assert longest <= NEAR + LATE + 0.2
 
 
@@ -152,7 +152,9 @@ def test_calls_whose_attempts_are_recorded_late_do_not_begin_together() -> None:
                 listener = session.listener(session.queue("jobs"), handler, concurrency=64, rate=40)
                 await stack.enter_async_context(listener)
             await asyncio.sleep(15)
-            cluster.ensemble.judge = lambda one, _: Fault.LOST_BEFORE if "worker" in one.client.name else None
+            cluster.ensemble.judge = lambda connection, _: (
+                Fault.LOST_BEFORE if "worker" in connection.client.name else None
+            )
             await asyncio.sleep(3)
             cluster.ensemble.judge = lambda *_: None
             while await jobs.size():  # noqa: ASYNC110 - virtual time
@@ -207,8 +209,8 @@ def test_the_handlers_of_batches_begin_at_the_rate_too() -> None:
             jobs = session.queue("jobs")
             await jobs.put_many([b"job"] * 60)
             listeners = [
-                one.listener(one.queue("jobs"), store, batch=10, batch_wait=3, concurrency=2, rate=2)
-                for one in (session, other)
+                client.listener(client.queue("jobs"), store, batch=10, batch_wait=3, concurrency=2, rate=2)
+                for client in (session, other)
             ]
             async with listeners[0], listeners[1]:
                 while await jobs.size():  # noqa: ASYNC110 - virtual time
@@ -222,7 +224,7 @@ def test_the_handlers_of_batches_begin_at_the_rate_too() -> None:
 
 
 def test_sessions_share_the_rate_of_a_queue_of_another_program() -> None:
-    """Its path is not a valid name of a rate, so the default is another name."""
+    """The path of the queue is not a valid name for a rate, so the default is another name."""
 
     async def main() -> list[float]:
         begun: list[float] = []
@@ -238,7 +240,7 @@ def test_sessions_share_the_rate_of_a_queue_of_another_program() -> None:
             await queues[0].put_many([b"job"] * 30)
             for session, queue in zip(sessions, queues, strict=True):
                 await stack.enter_async_context(session.listener(queue, handler, concurrency=8, rate=10))
-            while len(begun) < 30:  # noqa: ASYNC110 -- the handlers do it
+            while len(begun) < 30:  # noqa: ASYNC110 -- the handlers make it true
                 await asyncio.sleep(0.1)
         return begun
 
@@ -247,7 +249,7 @@ def test_sessions_share_the_rate_of_a_queue_of_another_program() -> None:
 
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["uncounted", "counted"])
 def test_listeners_of_a_slow_server_handle_their_messages(policy: zq.Policy) -> None:
-    """Each of its answers takes longer than a lease or an attempt's record may take on a quick server."""
+    """Each answer takes longer than a lease of slots or an attempt record may take on a quick server."""
 
     async def main() -> tuple[list[float], float]:
         begun: list[float] = []

@@ -1,4 +1,4 @@
-"""A pass of the janitor leaves out the messages of its own node, so that the nodes take turns."""
+"""A pass of the janitor does not reassign messages of its own node, so that the nodes take turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STICKY = zq.QueueConfig(affinity="producer", reap_after=0.001, reap_every=EVERY)
 
 
 def _clean(session: zq.QueueSession) -> None:
-    """Run a janitor, which simulated sessions do not have."""
+    """Run a janitor, because simulated sessions have none."""
     janitor = Janitor(core_of(session))
     janitor.follow(state_of(session.queue("jobs")))
     core_of(session).tasks.spawn(janitor.run, name="janitor")
@@ -37,7 +37,7 @@ def test_a_session_of_another_node_reassigns_messages_despite_many_sessions_of_t
                 await session.queue("jobs").put(b"x")
                 _clean(session)
             await asyncio.sleep(4.5 * EVERY)  # the first check creates the record, the second begins a pass
-            # The other node's messages stay bound to it, and so do those beyond the limit of one pass.
+            # The messages of the other node stay bound to it, and so do messages beyond the limit of one pass.
             assert (await other.queue("jobs").stats()).bound <= 1 + len(producers) - 10
 
     run_virtual(main, limit=1000)
@@ -45,14 +45,14 @@ def test_a_session_of_another_node_reassigns_messages_despite_many_sessions_of_t
 
 def test_a_single_node_keeps_its_messages() -> None:
     async def main() -> None:
-        async with simulated() as cluster, cluster.connect(node="a") as one, cluster.connect(node="a") as two:
-            await one.queue("jobs").configure(STICKY)
-            await one.queue("jobs").put(b"x")
-            await two.queue("jobs").put(b"y")
-            _clean(one)
-            _clean(two)
+        async with simulated() as cluster, cluster.connect(node="a") as first, cluster.connect(node="a") as second:
+            await first.queue("jobs").configure(STICKY)
+            await first.queue("jobs").put(b"x")
+            await second.queue("jobs").put(b"y")
+            _clean(first)
+            _clean(second)
             await asyncio.sleep(10 * EVERY)
-            assert await two.queue("jobs").admin.reap() == 0
-            assert (await one.queue("jobs").stats()).bound == 2
+            assert await second.queue("jobs").admin.reap() == 0
+            assert (await first.queue("jobs").stats()).bound == 2
 
     run_virtual(main, limit=1000)

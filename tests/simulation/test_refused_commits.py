@@ -19,16 +19,16 @@ def test_a_commit_recreates_the_znodes_that_its_puts_lack_whatever_else_it_does(
     async def main() -> tuple[zq.Outcome, list[int]]:
         async with simulated() as cluster, cluster.connect() as session:
             operator = await cluster.client()
-            jobs, others, results = (session.queue(name) for name in ("jobs", "others", "results"))
+            jobs, missing, results = (session.queue(name) for name in ("jobs", "others", "results"))
             if counted:
                 await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
-            other = await others.put(b"to be cancelled")
+            other = await missing.put(b"to be cancelled")
             await jobs.put_many([b"1", b"2"])
             await results.configure(zq.QueueConfig())  # the queue is known to exist
             async with session.transaction() as tx:
                 assert len(await tx.take_many(jobs, 2, timeout=30)) == 2
                 if cancels:
-                    assert await tx.cancel(others, id=other) is zq.Alteration.DONE
+                    assert await tx.cancel(missing, id=other) is zq.Alteration.DONE
                 for value in (b"1", b"2"):
                     if unique:
                         tx.put(results, value, unique=True)
@@ -36,6 +36,6 @@ def test_a_commit_recreates_the_znodes_that_its_puts_lack_whatever_else_it_does(
                         tx.put(results, value)
                 await operator.multi([Delete(state_of(results).paths.items)])
             await operator.close()
-            return tx.outcome, [await queue.size() for queue in (jobs, others, results)]
+            return tx.outcome, [await queue.size() for queue in (jobs, missing, results)]
 
     assert run_virtual(main) == (zq.Outcome.COMMITTED, [0, 0 if cancels else 1, 2])

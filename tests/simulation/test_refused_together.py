@@ -1,4 +1,4 @@
-"""Many writes that ZooKeeper refuses for one cause: it names one operation, and all that it concerns are answered."""
+"""Many writes that ZooKeeper refuses for one cause: one refusal applies to all writes that it concerns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 WRITES = 200
-#: The most multis that carry these writes. One for each write is what this is about.
+#: Maximum number of multis for these writes. The tests guard against one multi per write.
 FEW = 20
-#: More queues or hours than a write may be refused.
+#: The number of queues or hours, larger than the number of times that a write may be refused.
 MANY = 2 * MAX_REPAIRS
 
 
 class Multis:
-    """Counts the multis that create a znode of a kind, named by a part of its path."""
+    """Counts the multis that create a znode with this pattern in its path."""
 
     def __init__(self, kind: str) -> None:
         self._kind = re.compile(kind)
@@ -48,7 +48,7 @@ def test_the_first_delayed_messages_of_an_hour_are_put_in_few_requests() -> None
         cluster = make_cluster()
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
-            await jobs.put(b"earlier", delay=50 * 3600)  # the queue has such messages, in another hour
+            await jobs.put(b"earlier", delay=50 * 3600)  # the queue has delayed messages in another hour
             multis = cluster.ensemble.judge = Multis("/later/.*/item-")
             delayed = [jobs.put(b"%d" % each, delay=3600) for each in range(WRITES)]
             await asyncio.gather(*delayed, *(jobs.put(b"now") for _ in range(WRITES)))
@@ -97,7 +97,7 @@ def test_puts_that_ignore_a_taken_key_return_its_holder_in_few_requests() -> Non
 
 
 def test_bundled_puts_that_are_refused_with_another_put_are_repaired_with_it() -> None:
-    """A put with a key comes before and after them, so their bundle is between its operations."""
+    """A put with a key comes before and after them, so their bundle is between the operations of these puts."""
 
     async def main() -> None:
         cluster = make_cluster()
@@ -107,7 +107,7 @@ def test_bundled_puts_that_are_refused_with_another_put_are_repaired_with_it() -
                 await jobs.put_many([b"%d" % each for each in range(WRITES)])
             await jobs.put(b"first", key="first", unique=True)
             await jobs.purge()
-            await core_of(session).zookeeper.multi([Delete("/zms/jobs/items")])  # as an operator may by mistake
+            await core_of(session).zookeeper.multi([Delete("/zms/jobs/items")])  # as an operator may do by mistake
             plain = (jobs.put(b"%d" % each) for each in range(WRITES))
             await asyncio.gather(jobs.put(b"a", key="a", unique=True), *plain, jobs.put(b"b", key="b", unique=True))
             assert await jobs.size() == WRITES + 2
@@ -117,13 +117,13 @@ def test_bundled_puts_that_are_refused_with_another_put_are_repaired_with_it() -
 
 @pytest.mark.parametrize("before", [0, WRITES // 2, WRITES])
 def test_a_put_that_an_acl_refuses_does_not_fail_the_bundled_puts_of_another_queue(before: int) -> None:
-    """Their bundle is composed right before the refused put, which has no options."""
+    """Their bundle comes right before the refused put, which has no options."""
 
     async def main() -> None:
         cluster = make_cluster()
         async with cluster.connect() as session:
             jobs, denied = session.queue("jobs"), session.queue("denied")
-            for _ in range(4):  # the first commit allows bundles, and the last knows it
+            for _ in range(4):  # the first commit allows bundles, and the last one knows that
                 await jobs.put_many([b"%d" % each for each in range(WRITES)])
             await jobs.purge()
             await denied.configure(zq.QueueConfig(bundle=1))
@@ -141,13 +141,13 @@ def test_a_put_that_an_acl_refuses_does_not_fail_the_bundled_puts_of_another_que
 
 @pytest.mark.parametrize("transactions", [1, 2])
 def test_a_transaction_puts_the_first_messages_of_many_hours(transactions: int) -> None:
-    """With two, each hour is missing for both."""
+    """With two transactions, each hour is missing for both."""
 
     async def main() -> None:
         cluster = make_cluster()
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
-            await jobs.put(b"earlier", delay=500 * 3600)  # the queue has such messages
+            await jobs.put(b"earlier", delay=500 * 3600)  # the queue has delayed messages
             multis = cluster.ensemble.judge = Multis("/later/.*/item-")
 
             async def put() -> None:
@@ -163,7 +163,7 @@ def test_a_transaction_puts_the_first_messages_of_many_hours(transactions: int) 
 
 
 def test_a_transaction_puts_the_first_messages_of_many_queues_with_shards() -> None:
-    """Each queue lacks the lane that is chosen for the put."""
+    """Each queue lacks the lane that the put has chosen."""
 
     async def main() -> None:
         cluster = make_cluster()
@@ -205,7 +205,7 @@ def test_a_transaction_ends_the_first_messages_of_an_hour_in_many_queues_with_a_
 
 @pytest.mark.parametrize("together", ["put_many", "transaction"])
 def test_many_messages_that_are_put_again_with_unique_keys_are_left_out(together: str) -> None:
-    """Each key is held; two messages of the second put are new."""
+    """Each key is in use. Two messages of the second put are new."""
 
     async def main() -> None:
         cluster = make_cluster()
@@ -231,7 +231,7 @@ def test_many_messages_that_are_put_again_with_unique_keys_are_left_out(together
 
 
 def test_a_transaction_ends_many_messages_whose_unique_keys_were_deleted_by_hand() -> None:
-    """Each key refuses it once: whether the others are missing too is not known."""
+    """Each missing key refuses the commit once, because a refusal does not show whether other keys are missing."""
 
     async def main() -> None:
         cluster = make_cluster()
@@ -256,7 +256,7 @@ def test_a_transaction_puts_many_combinations_of_tags_whose_records_are_gone() -
                 async with session.transaction() as tx:
                     for number in range(MANY):
                         tx.put(jobs, b"", tags={"number": str(number)})
-                for record in await zookeeper.children("/zms/jobs/filters"):  # as the clean-up does when none is in use
+                for record in await zookeeper.children("/zms/jobs/filters"):  # as clean-up does if they are not in use
                     await zookeeper.multi([Delete(f"/zms/jobs/filters/{record}")])
             assert await jobs.size() == 2 * MANY
 

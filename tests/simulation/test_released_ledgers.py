@@ -1,4 +1,4 @@
-"""The ledger of a stream is released while the stream, or one that has replaced it, continues."""
+"""The ledger of a stream is released while the stream, or a stream that has replaced it, continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = 60
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(sealed: bool) -> None:  # noqa: FBT001 - a case
-    """The batch that is being prepared gets another page."""
+    """The batch that is being prepared gets another page meanwhile."""
 
     async def play(number: int) -> bool:
         cluster = make_cluster()
@@ -35,7 +35,7 @@ def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(se
             first, operator, second, last = sessions
             jobs = operator.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=1))
-            await jobs.put_many([b"%d" % one for one in range(10)])
+            await jobs.put_many([b"%d" % digit for digit in range(10)])
             ledger = Ledger(core_of(first).handle("jobs"), "A")
             before = await ledger.next_batch(-1, 3) if sealed else -1
             await ledger.prepare(before, 4)
@@ -45,7 +45,7 @@ def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(se
                 try:
                     await with_another_page.next_batch(before, None)
                 except zq.ClaimLostError:
-                    return  # it has been released again
+                    return  # the batch has been released again
 
             between = Between(operator, number, begin_again)
             released = await jobs.admin.release_ledger("A")
@@ -69,7 +69,9 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
     monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(
-        making, "locking", lambda *args: [one for one in locking(*args) if not isinstance(one, SetData)]
+        making,
+        "locking",
+        lambda *args: [operation for operation in locking(*args) if not isinstance(operation, SetData)],
     )
 
     async def main() -> None:
@@ -77,7 +79,7 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
         async with cluster.connect() as session, cluster.connect() as other:
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig(bundle=64))
-            await jobs.put_many([b"%d" % one for one in range(40)])
+            await jobs.put_many([b"%d" % number for number in range(40)])
             ledger = Ledger(core_of(session).handle("jobs"), "A")
             if by == "driver":
                 await ledger.prepare(-1, None)
@@ -97,7 +99,7 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
 
 
 @pytest.mark.parametrize("group", ["A/batch-0000000000", "A/", "A/../A", "../items", "..", ".", "", "B"])
-def test_a_name_of_no_ledger_changes_nothing(group: str) -> None:
+def test_the_name_of_an_unknown_ledger_changes_nothing(group: str) -> None:
     async def main() -> None:
         cluster = make_cluster()
         async with cluster.connect() as session:

@@ -1,4 +1,4 @@
-"""Releases of several requests: under faults they release everything, in order, and leave no lock."""
+"""Releases of several requests release everything in order despite faults, and leave no lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("feature", [None, "groups", "obstructed", "leases"])
 def test_a_release_in_parts_breaks_no_guarantee(feature: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "PORTION", 1)  # each claim is a portion
+    monkeypatch.setattr(release, "PORTION", 1)  # each request releases one claim
     broken = [
         f"{seed}: {violation}"
         for seed in range(60)

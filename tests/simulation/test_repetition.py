@@ -1,4 +1,4 @@
-"""One seed gives one history: request by request, in any process, on any machine, at any time."""
+"""One seed gives one history, request by request, in any process, on any machine and at any time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEDS = range(40)
-#: The actions of another process before it repeats the histories. It runs elsewhere, later and slower, and has run
-#: simulations before.
+#: A program that repeats the histories in another process: in another folder, later and slower, and after other
+#: simulations.
 ELSEWHERE = """
 import os, socket, time
 from tests.simulation import test_repetition as here
@@ -51,8 +51,8 @@ def histories(seeds: range) -> list[str]:
 
 def assert_same(first: list[str], second: list[str]) -> None:
     """Compare two histories. Raises: AssertionError, with the first request that differs."""
-    for number, (one, other) in enumerate(itertools.zip_longest(first, second)):
-        assert one == other, f"request {number} differs:\n  {one}\n  {other}"
+    for number, (expected, actual) in enumerate(itertools.zip_longest(first, second)):
+        assert expected == actual, f"request {number} differs:\n  {expected}\n  {actual}"
 
 
 def test_one_seed_gives_the_same_history_in_this_process() -> None:

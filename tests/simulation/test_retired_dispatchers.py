@@ -1,4 +1,4 @@
-"""A session takes from so many queues that it ends dispatchers, but not that of a queue with a held message."""
+"""A session that takes from many queues ends dispatchers, but not the dispatcher of a queue with a held message."""
 
 from __future__ import annotations
 

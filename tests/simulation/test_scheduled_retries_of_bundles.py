@@ -11,7 +11,7 @@ BODIES = [b"0", b"1"]
 
 
 def test_a_message_of_a_bundle_gets_the_retries_of_its_schedule_after_its_holder_has_died() -> None:
-    """Its first retry was due at once, because the message had waited for longer than the schedule says."""
+    """Its first retry is due at once, because the message has waited longer than the first delay of the schedule."""
 
     async def main() -> tuple[list[tuple[bytes, int]], int]:
         async with simulated() as cluster:

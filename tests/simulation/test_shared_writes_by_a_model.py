@@ -1,4 +1,4 @@
-"""Commits and puts of many tasks at the same moment end as in a plain model of each of them, whatever goes wrong."""
+"""Simultaneous commits and puts of many tasks end as in a simple model of each call, whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(120)
 
-#: Messages in the queue, more than are taken.
+#: Messages in the queue, more than the calls take.
 STORED = 150
-#: Seconds after which a call without an answer ends; a ZooKeeper session lasts longer.
+#: Seconds after which a call without an answer ends. A ZooKeeper session lasts longer.
 PATIENCE = 2.0
 SESSION_TIMEOUT = 4.0
-#: Seconds from a client to a server, or back.
+#: Seconds for the way from a client to a server, or back.
 NETWORK = 0.002
-#: What a server may refuse, by a part of its path; the commit slot is part of each multi.
+#: Path patterns of the operations that a server may refuse. The commit slot is part of each multi.
 REFUSED: Final[dict[str, tuple[str, Callable[[str], ZooKeeperError]]]] = {
     "a put denied": ("/results/items/", NoAuthError),
     "a single put denied": ("/results/items/item-", NoAuthError),
@@ -63,7 +63,8 @@ CHANGES: Final = {
     "no bundles": zq.QueueConfig(bundle=1),
     "a size": zq.QueueConfig(max_size=5),
 }
-#: The trouble of the first requests; each run has one kind. "Known": before the calls are sent, but after they began.
+#: The kinds of trouble for the first requests; each run has one. "Known" ones happen after the calls begin and before
+#: they are sent.
 TROUBLE: Final = (
     "none",
     *REFUSED,
@@ -81,7 +82,7 @@ TROUBLE: Final = (
 
 @dataclass
 class Call:
-    """A commit or a put, and what is known of it."""
+    """A commit or a put, with its reported outcome."""
 
     taken: bytes | None = None
     put: bytes | None = None
@@ -91,7 +92,7 @@ class Call:
 
 @dataclass
 class Run:
-    """A session whose tasks commit at the same moment, and the trouble."""
+    """A session whose tasks commit simultaneously, and the trouble."""
 
     random: Random
     trouble: str
@@ -110,11 +111,11 @@ class Run:
         self.core, self.results = core_of(self.session), self.session.queue("results")
         self.number = self.random.choice([12, 140])
         self.takers = self.random.choice([0, self.number // 4, self.number // 2])
-        self.sizes = self.random.choice([(0, 10), (0, 10, 3000)])  # a few small puts are not even tried in bundles
+        self.sizes = self.random.choice([(0, 10), (0, 10, 3000)])  # a few small puts are never put in bundles
         self.haste = self.random.choice([0, 0, 0.1, 0.5])  # the share of the calls with a limit
 
     async def take_and_commit(self, call: Call) -> None:
-        """Take a message, and commit together with the others, by chance with a result."""
+        """Take a message, and commit together with the other calls, with or without a result."""
         async with self.session.transaction(autocommit=False) as tx:
             message = await tx.take(self.session.queue("jobs"), timeout=10)
             assert message is not None
@@ -126,7 +127,7 @@ class Run:
             await self.go.wait()
             call.taken = message.value
             await self.end(call, partial(tx.commit, timeout=self.limit(0.0005, 0.01, 0.5)))
-            if tx.outcome is Outcome.OPEN:  # cancelled before it was sent
+            if tx.outcome is Outcome.OPEN:  # the call was cancelled before it was sent
                 await tx.rollback()
             if self.trouble == "closed":
                 call.outcome = tx.outcome
@@ -143,7 +144,7 @@ class Run:
         await self.end(call, partial(self.results.put, call.put))
 
     async def end(self, call: Call, act: Callable[[], Awaitable[object]]) -> None:
-        """Await a call, which may be cancelled, and note its outcome."""
+        """Await a call, which may be cancelled, and record its outcome."""
         try:
             async with asyncio.timeout(self.limit(0, 0.0005, 0.01)):
                 await act()
@@ -155,15 +156,15 @@ class Run:
             call.outcome = Outcome.COMMITTED
 
     def limit(self, *seconds: float) -> float | None:
-        """Return one of these limits, or none."""
+        """Return one of these limits, or None."""
         return self.random.choice(seconds) if self.random.random() < self.haste else None
 
     async def make_trouble(self) -> None:
-        """Begin the trouble."""
+        """Start the trouble."""
         ensemble, zookeeper = self.cluster.ensemble, self.core.zookeeper
         if self.trouble in Fault.__members__:
             ensemble.judge = lambda connection, request: (
-                Fault[self.trouble] if request.kind is Kind.MULTI and self.strikes(connection.client.name) else None
+                Fault[self.trouble] if request.kind is Kind.MULTI and self.must_fail(connection.client.name) else None
             )
         elif self.trouble in CHANGES:
             for name in ("jobs", "results") if self.trouble == "history" else ("results",):
@@ -173,22 +174,22 @@ class Run:
         elif self.trouble != "none":
             zookeeper.multi = partial(self.multi, zookeeper.multi)  # type: ignore[method-assign] # the next requests
 
-    def strikes(self, client: str) -> bool:
+    def must_fail(self, client: str) -> bool:
         """Whether a request of a client is to fail now."""
         self.left -= client == "struck"
         return client == "struck" and self.left >= 0
 
     def multi(self, send: Callable[..., Any], operations: Sequence[Operation], **options: Any) -> Awaitable[Any]:
-        """Send a multi, or refuse it, or make trouble while it is sent."""
+        """Send a multi or refuse it, and start the trouble while it is sent."""
         path, error = REFUSED.get(self.trouble, ("/slot-", None))
         indexes = [index for index, each in enumerate(operations) if path in each.path]
         if not indexes or "/slot-" not in operations[0].path:
-            return send(operations, **options)  # type: ignore[no-any-return] # as the client does
+            return send(operations, **options)  # type: ignore[no-any-return] # the type of the client's method
         if self.trouble.startswith("known"):
             return self.answer_when_known(send(operations, **options))
         self.left -= 1
         if self.left < 0:
-            return send(operations, **options)  # type: ignore[no-any-return] # as the client does
+            return send(operations, **options)  # type: ignore[no-any-return] # the type of the client's method
         if error is not None:
             return self.refuse(operations, self.random.choice(indexes), error)
         ensemble, loop = self.cluster.ensemble, asyncio.get_running_loop()
@@ -203,9 +204,9 @@ class Run:
             self.closing = loop.create_task(self.core.close())
         elif self.trouble == "slot collected":
             self.left = 1
-            ensemble.judge = lambda connection, _: Fault.LOST_AFTER if self.strikes(connection.client.name) else None
+            ensemble.judge = lambda connection, _: Fault.LOST_AFTER if self.must_fail(connection.client.name) else None
             self.collection = loop.create_task(self.collect(operations[0].path))
-        return send(operations, **options)  # type: ignore[no-any-return] # as the client does
+        return send(operations, **options)  # type: ignore[no-any-return] # the type of the client's method
 
     def refuse(
         self, operations: Sequence[Operation], index: int, error: Callable[[str], ZooKeeperError]
@@ -220,13 +221,13 @@ class Run:
         return refused
 
     async def answer_when_known(self, answer: Awaitable[Any]) -> Any:
-        """Await the answer of a multi, and use it when the session knows the new configuration."""
+        """Await the answer to a multi, and pass it on when the session knows the new configuration."""
         results = await answer
         await self.known.wait()
         return results
 
     async def collect(self, slot: str) -> None:
-        """Remove the slot of a multi that has been applied, as the slots of dead clients are."""
+        """Remove the slot of an applied multi, as clean-up removes the slots of dead clients."""
         await asyncio.sleep(2 * NETWORK)
         await core_of(self.other).zookeeper.multi([Delete(slot)])
 
@@ -239,20 +240,20 @@ class Run:
                     self.taken[message.value] += 1
 
     def begin(self, number: int, *, taker: bool) -> asyncio.Task[None]:
-        """Begin a call, which waits for the others."""
+        """Begin a call, which is sent together with the others."""
         body = b"<%d>" % number + b"x" * self.random.choice(self.sizes)
         call = Call(put=body if not taker or number % 2 else None)
         self.calls.append(call)
         return asyncio.create_task(self.take_and_commit(call) if taker else self.put(call))
 
     async def main(self) -> None:
-        """Make all calls at the same moment."""
+        """Make all calls simultaneously."""
         tasks = [self.begin(number, taker=number < self.takers) for number in range(self.number)]
         if self.takers:
             await self.all_hold.wait()
         await self.make_trouble()
         if self.trouble.startswith("known"):
-            for number in range(SLOTS):  # each has a slot, so that the other calls wait
+            for number in range(SLOTS):  # each occupies a slot, so that the other calls wait
                 body = b"[%d]" % number
                 first = Call(put=body)
                 self.calls.append(first)
@@ -277,7 +278,7 @@ class Run:
             await asyncio.wait([consumer])
 
     def check(self, left: Counter[bytes], results: Counter[bytes]) -> None:
-        """Compare what is stored with what the calls have reported."""
+        """Compare the stored data with the outcomes that the calls have reported."""
         results += self.taken
         expected = {b"%d" % number for number in range(STORED)}
         for call in self.calls:
@@ -290,7 +291,7 @@ class Run:
                 assert taken + put == 1, call
             if self.trouble.endswith("put denied") and (call.error or call.outcome is Outcome.COMMITTED):
                 assert isinstance(call.error, zq.AccessDeniedError) == (call.put in self.denied), call
-            assert call.taken is None or not isinstance(call.error, zq.QueueFullError), call  # a commit waits
+            assert call.taken is None or not isinstance(call.error, zq.QueueFullError), call  # commits may wait
             expected -= {call.taken} if not taken else set()
         assert left == Counter(expected)
         assert max(results.values(), default=1) == 1
@@ -332,8 +333,8 @@ async def history(trouble: str, seed: int) -> None:
             core_of(session).limit_calls(PATIENCE)
             core_of(session).measure()
             if random.random() < 0.5:
-                await core_of(session).learn_time()  # its first slot is ready
-            await core_of(session).queue_state("results").open()  # otherwise each put opens it first
+                await core_of(session).learn_time()  # the first slot is ready
+            await core_of(session).queue_state("results").open()  # otherwise each put opens the queue first
             run = Run(random, trouble, cluster, session, other)
             run.left = random.choice([1, 1, 3])
             await run.main()

@@ -82,7 +82,7 @@ def test_a_listing_arrives_in_pieces_and_some_attempts_are_partial() -> None:
                 collected = await zookeeper.children_into("/a", collector)
                 assert collected is made[-1]
                 assert sorted(name for piece in collected.pieces for name in piece) == sorted(names)
-        return [len(one.pieces) for one in made]
+        return [len(collecting.pieces) for collecting in made]
 
     pieces = run_virtual(main)
     assert len(pieces) > 100

@@ -1,4 +1,4 @@
-"""A request that the servers refuse by its size after it has been lost: whether it was applied stays definite."""
+"""A lost request that the servers then refuse by its size: the outcome is still known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = b"x" * 300_000
 )
 def test_a_put_that_is_lost_and_then_refused_by_its_size_reports_whether_it_is_stored(
     fault: Fault | None,
-    stored: bool | None,  # noqa: FBT001 - a parameter; None: either is right
+    stored: bool | None,  # noqa: FBT001 - a parameter; None if both outcomes are correct
 ) -> None:
     async def main() -> tuple[bool, int, int]:
         async with simulated(servers=3) as cluster, cluster.connect() as session:
@@ -46,12 +46,12 @@ def test_a_put_that_is_lost_and_then_refused_by_its_size_reports_whether_it_is_s
             try:
                 await jobs.put(LARGE)
             except zq.TransactionTooLargeError as error:
-                assert "jute.maxbuffer=1048575" in str(error)  # noqa: PT017 - the other outcome is checked too
+                assert "jute.maxbuffer=1048575" in str(error)  # noqa: PT017 - the other outcome is also checked
                 returned = False
             else:
                 returned = True
             size = await jobs.size()
-            await asyncio.sleep(100)  # no late copy arrives
+            await asyncio.sleep(100)  # time for a late copy to arrive
             return returned, size, await jobs.size()
 
     returned, size, later = run_virtual(main)

@@ -1,4 +1,4 @@
-"""Consumers get every free message, whatever has happened to the queue while they waited."""
+"""Consumers get every free message, whatever happens to the queue while they wait."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def listening(
 
 
 @pytest.mark.parametrize("wait", [0, 600])
-def test_delayed_messages_that_another_session_releases_are_taken_beside_priorities(wait: float) -> None:
+def test_delayed_messages_that_another_session_releases_are_taken_in_a_queue_with_priorities(wait: float) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         taker, holder, operator = sessions
         jobs = operator.queue("jobs")
@@ -104,7 +104,7 @@ def test_a_consumer_is_idle_after_its_queue_with_a_delayed_message_was_created_a
 @pytest.mark.parametrize(("before", "after"), [(None, True), (True, False)])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 @pytest.mark.parametrize("rest", [0, 0.01, 0.02, 0.04, 1])
-def test_a_taker_goes_on_after_the_order_was_switched_while_its_session_held_a_message(
+def test_a_taker_continues_after_the_order_was_switched_while_its_session_held_a_message(
     before: bool | None,  # noqa: FBT001 - a case
     after: bool,  # noqa: FBT001 - a case
     end: str,

@@ -1,4 +1,4 @@
-"""Errors of handlers that cannot be described or have wrong values: the message is tried again, others go on."""
+"""Errors of handlers that cannot be described or have wrong values: the message is retried, others continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class UnreadableError(Exception):
-    """Its text needs an attribute that was never set."""
+    """An error whose text needs an attribute that does not exist."""
 
     order_id: int
 
@@ -49,10 +49,10 @@ async def consume(_: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> 
 
 
 async def listener(session: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> None:
-    async def one(delivery: zq.Delivery[bytes]) -> None:
+    async def handle_message(delivery: zq.Delivery[bytes]) -> None:
         handle(delivery)
 
-    await session.listener(jobs, one).run()
+    await session.listener(jobs, handle_message).run()
 
 
 async def batches(session: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> None:
@@ -79,7 +79,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("way", [listener, batches, transactions, consume])
-def test_a_strange_error_of_a_handler_costs_its_message_its_attempts(way: Way, error: str) -> None:
+def test_a_strange_error_of_a_handler_uses_up_the_attempts_of_its_message(way: Way, error: str) -> None:
     done: list[bytes] = []
 
     def handle(message: zq.Message[bytes]) -> None:

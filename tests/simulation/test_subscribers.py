@@ -1,4 +1,4 @@
-"""The record of the subscribers that have succeeded: kept at each end of an attempt, and never a reason to hold it."""
+"""The record of finished subscribers is stored at each end of an attempt, and never prevents this end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-#: A header with which a message has little room for further ones.
+#: A header so large that a message has little room for further headers.
 LONG = {"long": "x" * 32_720}
 
 
@@ -25,7 +25,7 @@ class Event(BaseModel):
 
 
 def subscribed(session: zq.QueueSession, calls: list[str], second: Callable[[Event], Awaitable[None]]) -> Bus[Event]:
-    """Return a bus with a subscriber that succeeds, and a second one."""
+    """Return a bus with a subscriber that succeeds, and this second one."""
     bus = Bus(session, "orders", Event)
 
     async def first(_: Event) -> None:
@@ -37,7 +37,7 @@ def subscribed(session: zq.QueueSession, calls: list[str], second: Callable[[Eve
 
 
 def played(program: Callable[[zq.QueueSession], Awaitable[Any]]) -> Any:
-    """Return the result of a program of one session."""
+    """Run a program with one session, and return its result."""
 
     async def main() -> Any:
         async with simulated() as cluster, cluster.connect() as session:

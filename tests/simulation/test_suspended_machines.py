@@ -1,4 +1,4 @@
-"""Machines that are suspended: their monotonic time stands still, while ZooKeeper's time and their date continue."""
+"""Suspended machines, whose monotonic time stops while ZooKeeper's time and their date continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class LaptopClock(LoopClock):
-    """A clock whose date jumps when the machine continues."""
+    """A clock whose date jumps forward when the machine continues."""
 
     suspended = 0.0
 
@@ -32,7 +32,7 @@ class LaptopClock(LoopClock):
 
 
 def suspend(cluster: Cluster, clock: LaptopClock, seconds: float, *, ends_session: bool) -> None:
-    """Suspend the machine of the session ``laptop`` for a time that its loop does not notice."""
+    """Suspend the machine of the session ``laptop`` for a time that its event loop does not notice."""
     clock.suspended += seconds
     cluster.ensemble.offset += seconds
     if ends_session:
@@ -110,7 +110,7 @@ def test_a_virtual_machine_that_was_paused_with_its_date_measures_the_time_in_it
             assert await wait(session, 1) is not None
             cluster.ensemble.offset += 2 * HOUR
             cluster.expire("guest")
-            await asyncio.sleep(5)  # it has a new session
+            await asyncio.sleep(5)  # the machine has a new session
             began = loop.time()
             await (jobs.put(b"after", ttl=30) if lifetime else jobs.put(b"after", delay=30))
             message = await wait(session, 29 if lifetime else 60)
@@ -122,8 +122,8 @@ def test_a_virtual_machine_that_was_paused_with_its_date_measures_the_time_in_it
 
 @pytest.mark.parametrize("ends_session", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 2 * HOUR])
-def test_the_figures_after_a_suspension_count_the_time_of_it(seconds: float, *, ends_session: bool) -> None:
-    """The session has written nothing since, so it has not measured ZooKeeper's time again."""
+def test_the_figures_after_a_suspension_include_its_duration(seconds: float, *, ends_session: bool) -> None:
+    """The session has not written since, so it has not measured ZooKeeper's time again."""
 
     async def main() -> None:
         clock = LaptopClock()

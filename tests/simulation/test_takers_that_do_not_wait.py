@@ -1,4 +1,4 @@
-"""Takers that look once while another one of the same session waits, and takers that leave with requests in flight."""
+"""Takers that do not wait while another taker of the session waits, and takers that are cancelled during requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(20)
-def test_a_take_that_found_nothing_behind_a_waiting_one_causes_no_more_listings() -> None:
+def test_a_take_that_found_nothing_while_another_one_waits_causes_no_more_listings() -> None:
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")
@@ -41,7 +41,7 @@ def test_a_take_that_found_nothing_behind_a_waiting_one_causes_no_more_listings(
 
 @pytest.mark.parametrize("prefetch", [1, 32])
 def test_a_loop_until_idle_gets_a_message_it_released_again_however_long_it_held_it(prefetch: int) -> None:
-    """While the loop held the message, its prefetch had been answered with nothing."""
+    """While the loop held the message, its prefetch had ended without messages."""
 
     async def main() -> list[int]:
         attempts: list[int] = []
@@ -64,7 +64,7 @@ def test_a_loop_until_idle_gets_a_message_it_released_again_however_long_it_held
 @pytest.mark.parametrize("prefetch", [1, 32])
 @pytest.mark.parametrize("how", ["forced open", "its session over"])
 def test_a_loop_until_idle_gets_a_message_it_could_not_commit_again(how: str, prefetch: int) -> None:
-    """While its last commits are in flight, the queue is not yet known to be empty."""
+    """While the last commits are in progress, the queue is not yet known to be empty."""
 
     async def main() -> tuple[int, int, int]:
         shown = 0
@@ -75,7 +75,7 @@ def test_a_loop_until_idle_gets_a_message_it_could_not_commit_again(how: str, pr
                 async for delivery in deliveries:
                     if delivery.body == b"lost":
                         shown += 1
-                        await asyncio.sleep(1)  # it is asked for more meanwhile, and there is none
+                        await asyncio.sleep(1)  # a request for more messages meanwhile finds none
                         if shown == 1 and how == "forced open":
                             assert await operator.queue("jobs").admin.release_claims() == 1
                         elif shown == 1:
@@ -88,7 +88,7 @@ def test_a_loop_until_idle_gets_a_message_it_could_not_commit_again(how: str, pr
 @pytest.mark.parametrize("prefetch", [1, 2, 32])
 @pytest.mark.parametrize("how", ["put at once", "put by another", "put by the commit", "committed at once"])
 def test_a_loop_until_idle_gets_the_messages_that_its_body_puts(how: str, prefetch: int) -> None:
-    """However quick the body is: the prefetch that ran meanwhile was answered without the new messages."""
+    """This holds however quick the body is. The prefetch that ran meanwhile did not see the new messages."""
 
     async def main() -> tuple[int, int]:
         shown = 0
@@ -138,11 +138,14 @@ def test_a_take_cancelled_while_more_batches_are_pending_releases_the_first_batc
             return cut_off
 
     cut_off = [run_virtual(partial(main, seed)) for seed in range(16, 32)]
-    assert 0 < sum(cut_off) < 16, "before and after"
+    assert 0 < sum(cut_off) < 16, "the take was cancelled before and after the first batch"
 
 
 def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_releasing() -> None:
-    """Alone, with more there than one look claims: whenever the one before goes, all that waits is given."""
+    """The session is alone, and more messages wait than one listing claims.
+
+    Whenever the earlier take ends, all of them are returned.
+    """
 
     async def main(millisecond: int) -> int:
         def slowly() -> float:
@@ -168,7 +171,7 @@ def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_relea
 def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A session may hold some 4,000 locks: after choosing this many again it would take nothing more."""
+    """A session may hold some 4,000 locks. If it counted repeated claims twice, it would stop taking messages."""
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:

@@ -1,4 +1,4 @@
-"""A feature that a queue does not use costs it nothing: no request, no operation, no byte."""
+"""A feature costs nothing for queues that do not use it: no request, no operation, no byte."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from benchmarks.ours import nothing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from benchmarks.ours import Beside
+    from benchmarks.ours import OtherWork
 
 
 @pytest.fixture(autouse=True)
 def _no_listing_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no listing restart: the simulated client draws restarts from one sequence for all queues of a session."""
+    """Prevent restarts of listings, which the client draws from one sequence for all queues of a session."""
     monkeypatch.setattr("aiozkqueue.testing.simulator.client._GIVEN_UP", 0)
 
 
-def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
-    """The requests of twenty messages of a plain queue, from put to commit, without their ids."""
+def requests_of_a_plain_queue(other_work: OtherWork) -> list[tuple[object, ...]]:
+    """Return the requests for twenty messages of a plain queue, from put to commit, without ids."""
 
     async def main() -> list[tuple[object, ...]]:
         trace: list[tuple[object, ...]] = []
@@ -36,7 +36,7 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
             await plain.put(b"the first makes the queue")
             async with session.transaction() as tx:
                 assert await tx.take(plain) is not None
-            async with beside(session):
+            async with other_work(session):
                 before = len(trace)
                 for _ in range(10):
                     await plain.put(b"body")
@@ -47,11 +47,7 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
                         tx.put(plain, b"result")
                 async with plain.consume(until_idle=0) as deliveries:
                     assert len([delivery async for delivery in deliveries]) == 20
-                return [
-                    transform_put
-                    for _, _, request, _ in trace[before:]
-                    if (transform_put := shape_of(request)) is not None
-                ]
+                return [shape for _, _, request, _ in trace[before:] if (shape := shape_of(request)) is not None]
 
     return run_virtual(main)
 
@@ -60,9 +56,11 @@ def shape_of(request: object) -> tuple[object, ...] | None:
     """Describe a request without ids and times; None if it does not concern the plain queue."""
     assert isinstance(request, Request)
     paths = [request.argument] if isinstance(request.argument, str) else list(request.argument or ())
-    if not any("/plain" in str(getattr(one, "path", one)) for one in paths):
+    if not any("/plain" in str(getattr(operation, "path", operation)) for operation in paths):
         return None
-    return request.kind, tuple((type(one).__name__, folder(str(getattr(one, "path", one)))) for one in paths)
+    return request.kind, tuple(
+        (type(operation).__name__, folder(str(getattr(operation, "path", operation)))) for operation in paths
+    )
 
 
 def folder(path: str) -> str:
@@ -70,9 +68,9 @@ def folder(path: str) -> str:
 
 
 def test_features_of_other_queues_add_no_requests_for_a_plain_queue() -> None:
-    alone = asked_of_a_plain_queue(nothing)
+    alone = requests_of_a_plain_queue(nothing)
     assert len(alone) > 60
-    assert asked_of_a_plain_queue(all_in_use) == alone
+    assert requests_of_a_plain_queue(all_in_use) == alone
 
 
 def test_a_feature_of_the_plain_queue_itself_changes_its_requests() -> None:
@@ -81,4 +79,4 @@ def test_a_feature_of_the_plain_queue_itself_changes_its_requests() -> None:
         await session.queue("plain").configure(zq.QueueConfig(history=zq.History()))
         yield
 
-    assert asked_of_a_plain_queue(history) != asked_of_a_plain_queue(nothing)
+    assert requests_of_a_plain_queue(history) != requests_of_a_plain_queue(nothing)

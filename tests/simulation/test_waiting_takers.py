@@ -1,4 +1,4 @@
-"""Waiters for claims of one session: none is passed over, and none gets more than it asked for."""
+"""The waiters for the claims of one session: no waiter is skipped, and no waiter gets more than it requested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
 
-#: Seconds of a request to the server, and of an answer back.
+#: Seconds of a request to the server, or of its answer.
 FAR = 0.01
 _GIVE, _ANSWER = WaitQueue.assign, Waiter.answer
 
@@ -32,13 +32,13 @@ def _cluster(seed: int) -> Cluster:
 
 
 class _Moment:
-    """Returns after claims were assigned to waiters, or a waiter was answered, this many times."""
+    """Waits until claims have been assigned to waiters, or a waiter has been answered, this many times."""
 
     def __init__(self, number: int, patch: pytest.MonkeyPatch) -> None:
         self.come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = number
 
-        def giving(waiters: WaitQueue, *what: Any) -> list[Claim]:  # all of it is handed on as it came
+        def giving(waiters: WaitQueue, *what: Any) -> list[Claim]:  # the arguments are passed on unchanged
             left = _GIVE(waiters, *what)
             self._count()
             return left
@@ -57,7 +57,7 @@ class _Moment:
 
 
 def test_a_take_waits_for_one_message_behind_a_listener_with_many_free_slots() -> None:
-    """The slots became free one after the other, as the messages came; they do not stand in line one by one."""
+    """The slots became free one after the other, as the messages came. They do not wait in line separately."""
 
     async def main() -> int:
         handled = 0
@@ -122,7 +122,10 @@ def test_a_take_many_that_has_some_messages_does_not_exceed_its_limit_when_group
 def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
     how: str, *, grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of its requests may be answered, in flight or waiting then; it never handles more than its concurrency."""
+    """At that moment, each of its requests may be answered, in progress or waiting.
+
+    It never exceeds its concurrency.
+    """
 
     async def main(number: int, turns: int) -> int:
         finished = handling = most = 0
@@ -145,8 +148,8 @@ def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
             running = asyncio.create_task(listener.run())
 
             async def put() -> None:
-                for one in range(20):
-                    options: zq.PutOptions = {"group": "ab"[one % 2]} if grouped else {}
+                for job in range(20):
+                    options: zq.PutOptions = {"group": "ab"[job % 2]} if grouped else {}
                     await source.put(b"job", **options)
 
             putting, moment = asyncio.create_task(put()), _Moment(number, monkeypatch)
@@ -167,4 +170,4 @@ def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
             return finished
 
     ends = [run_virtual(partial(main, number, turns)) for number in (1, 2, 4, 8) for turns in range(6)]
-    assert 0 <= min(ends) < max(ends) < 20, "some had been handled, and some had not"
+    assert 0 <= min(ends) < max(ends) < 20, "some messages had been handled, and some had not"

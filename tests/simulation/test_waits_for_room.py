@@ -1,7 +1,7 @@
-"""Puts that wait for room in bounded queues leave nothing behind, whatever fault hits them or the queue, and when.
+"""Puts that wait for room in bounded queues leave nothing behind, whatever fault occurs, and whenever.
 
-At the end, while the session that waited is still alive, the servers are checked: it has no entry of a waiter and no
-lock, each message exists once, and the session's count of its locks is the same as the servers'.
+At the end, while the session that waited is still alive, the tests check the servers: the session has no entry as a
+waiter and no lock, each message exists once, and the session's count of its locks is that of the servers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, run_virtual
-from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def cluster_of(seconds: float) -> Cluster:
-    """Every step on a message's way takes so long."""
+    """Return a cluster in which every network step takes this many seconds."""
 
     def way() -> float:
         return seconds
@@ -61,13 +61,13 @@ async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[No
     await take_two(other, waiting)
 
 
-def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
-    """Return the faults at the servers after the put and the transaction have ended like this."""
+def check_servers(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
+    """Return what is wrong on the servers after the put and the transaction have ended in this way."""
     put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
-    there = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
+    stored = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
     trouble = [path for path in cluster.ensemble.tree.nodes if "/waiting/" in path or "/locks/lock-" in path]
-    if there != [b"p"] * put + [b"t"] * moved:
-        trouble.append(f"{there} are there")
+    if stored != [b"p"] * put + [b"t"] * moved:
+        trouble.append(f"{stored} are there")
     if bodies(cluster, "jobs") != [b"j"] * (not moved):
         trouble.append(f"jobs are {bodies(cluster, 'jobs')}")
     return trouble
@@ -78,22 +78,22 @@ def wait_for_room(
     number: int = 0,
     fault: Fault | None = None,
     servers: int = 1,
-) -> Seen:
-    """Let a put and a transaction wait for room until a client acts.
+) -> Result:
+    """Have a put and a transaction wait for room until a client acts.
 
     A fault hits the session's request ``number``; without a fault, its ZooKeeper session ends with that request.
     """
-    seen = Seen()
+    result = Result()
 
     async def main() -> None:
-        async with stage(servers) as (cluster, other):
+        async with cluster_with_session(servers) as (cluster, other):
             ensemble = cluster.ensemble
             small = other.queue("small")
             await small.configure(zq.QueueConfig(max_size=2))
             await small.put_many([b"1", b"2"], timeout=None)
             await other.queue("jobs").put(b"j")
 
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=FAULTY) as session:
 
                 async def be_idle() -> None:
                     async with session.queue("quiet").consume() as deliveries:
@@ -107,27 +107,27 @@ def wait_for_room(
                         assert await tx.take(session.queue("jobs"), timeout=None) is not None
                         tx.put("small", b"t")
 
-                seen.strike(ensemble, number, fault)
+                result.inject(ensemble, number, fault)
                 idle = asyncio.create_task(be_idle())  # registered as a consumer in each ZooKeeper session
                 waiting = [asyncio.create_task(put()), asyncio.create_task(move())]
                 await asyncio.sleep(0.5)
                 await act(other, waiting)
                 _, hanging = await asyncio.wait(waiting, timeout=60)
-                spare(ensemble)
+                stop_faults(ensemble)
                 await asyncio.sleep(20)
-                seen.trouble += [f"{task.get_coro()} hangs" for task in hanging]
-                seen.trouble += look(cluster, waiting)
+                result.trouble += [f"{task.get_coro()} hangs" for task in hanging]
+                result.trouble += check_servers(cluster, waiting)
                 zookeeper = session._runtime.zookeeper
                 counted = session._runtime._budgets.of(zookeeper.generation).used
                 held = sum(len(path) + 4 for path in ensemble.tree.ephemerals.get(zookeeper.session_id, ()))
                 if counted != held:
-                    seen.trouble.append(f"it has {held} bytes of ephemerals, and counts {counted}")
+                    result.trouble.append(f"it has {held} bytes of ephemerals, and counts {counted}")
                 idle.cancel()
                 with suppress(asyncio.CancelledError):
                     await idle
 
     run_virtual(main)
-    return seen
+    return result
 
 
 @pytest.mark.slow
@@ -138,17 +138,19 @@ def test_a_fault_at_any_request_of_a_wait_for_room_leaves_nothing_behind(
     undisturbed = wait_for_room(act)
     assert undisturbed.trouble == []
     assert undisturbed.requests > 10
-    strikes: list[tuple[int, Fault | None, int]] = [
+    faults: list[tuple[int, Fault | None, int]] = [
         (number, fault, 1) for number in range(1, undisturbed.requests + 1) for fault in (*Fault, None)
     ]
-    strikes += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader reports its end
-    wrong = {strike: seen.trouble for strike in strikes if (seen := wait_for_room(act, *strike)).trouble}
+    faults += [
+        (number, None, 3) for number in range(1, undisturbed.requests + 1)
+    ]  # the leader reports the end of the session
+    wrong = {fault: result.trouble for fault in faults if (result := wait_for_room(act, *fault)).trouble}
     assert not wrong
 
 
 @pytest.mark.parametrize("size", [2, 10, 1000])
 def test_a_transaction_that_puts_to_several_queues_with_a_size_reads_each_size_once(size: int) -> None:
-    """At any distance of the servers, and for any share of the size that a session may use at once."""
+    """This holds at any distance of the servers, and for any share of the size that a session may use at once."""
 
     async def main() -> int:
         cluster = cluster_of(0.02)
@@ -172,7 +174,7 @@ def test_a_transaction_that_puts_to_several_queues_with_a_size_reads_each_size_o
 
 
 def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted() -> None:
-    """At each moment of a take from these queues; neither queue ever exceeds its size."""
+    """This holds at each moment of a take from these queues. Neither queue ever exceeds its size."""
     orders = ["ab", "ba", "abc", "cba", "bca", "a", "b", "c"] * 3
 
     async def main(milliseconds: int) -> tuple[int, int, int]:
@@ -208,7 +210,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted(
 
 
 def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> None:
-    """At each millisecond: each was sent without room, and needs room in both queues, in another order."""
+    """At each millisecond, each commit has been sent without room, and needs room in both queues in another order."""
 
     async def main(milliseconds: int) -> int:
         cluster = cluster_of(0.002)
@@ -228,7 +230,7 @@ def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> No
             configuring = asyncio.create_task(configure())
             await asyncio.sleep(milliseconds / 1000)
             commits = [asyncio.create_task(commit("ab"))]
-            await asyncio.sleep(0.0001)  # so that they do not share a multi
+            await asyncio.sleep(0.0001)  # so that the commits do not share a multi
             commits.append(asyncio.create_task(commit("ba")))
             done, hanging = await asyncio.wait(commits, timeout=60)
             for task in hanging:
@@ -240,7 +242,7 @@ def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> No
 
 
 def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes() -> None:
-    """At each millisecond: also when another commit has found that out, and who waits has not looked again."""
+    """At each millisecond, also when another commit has noticed it, and the waiting put has not."""
 
     async def main(before: int, milliseconds: int) -> None:
         cluster = cluster_of(0.001)
@@ -258,12 +260,12 @@ def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes(
                 tx.put("small", b"in its place")
                 waiting = asyncio.create_task(put())
                 await asyncio.sleep(1)
-                others = asyncio.create_task(small.configure(zq.QueueConfig(max_size=0)))
+                configuring = asyncio.create_task(small.configure(zq.QueueConfig(max_size=0)))
                 await asyncio.sleep(before / 1000)
                 committing = asyncio.create_task(tx.commit())
                 await asyncio.sleep(milliseconds / 1000)
                 await session._runtime.close()
-                _, hanging = await asyncio.wait([waiting, committing, others], timeout=60)
+                _, hanging = await asyncio.wait([waiting, committing, configuring], timeout=60)
                 assert not hanging
                 for task in (waiting, committing):
                     assert isinstance(task.exception(), zq.SessionClosedError | None)
@@ -274,7 +276,7 @@ def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes(
 
 
 def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied() -> None:
-    """It was refused because its queue had got a size: nothing of it is in progress, and nothing of it comes later."""
+    """The commit was refused because its queue had received a size, so nothing of it is in progress or comes later."""
 
     async def main(timeout: float) -> tuple[str, zq.Outcome, list[bytes], list[bytes], int]:
         cluster = cluster_of(0.002)
@@ -286,7 +288,7 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
                 assert await tx.take(jobs) is not None
                 tx.put("small", b"more")
                 await small.configure(zq.QueueConfig(max_size=1))
-                with pytest.raises(zq.QueueError) as told:
+                with pytest.raises(zq.QueueError) as raised:
                     await tx.commit(timeout=timeout)
             await asyncio.sleep(1)
             async with small.consume(until_idle=5) as deliveries:
@@ -294,7 +296,7 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
                     pass
             await asyncio.sleep(5)
             left = sum(room._in_progress + len(room._waiters) for room in session._runtime._gates)
-            return type(told.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
+            return type(raised.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
 
     ends = {milliseconds: run_virtual(partial(main, milliseconds / 1000)) for milliseconds in range(3, 60)}
     nothing: list[bytes] = []

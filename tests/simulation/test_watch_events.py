@@ -1,7 +1,7 @@
-"""A watch event that arrives while a consumer looks, or requests a lock, is never lost.
+"""A watch event that arrives while a consumer lists or requests a lock is never lost.
 
-A client reads all data in its socket at once: an event is processed before the awaiter of the reply in front of it
-continues. Each run moves another client's action by a millisecond, through all requests of an idle consumer.
+A client reads all data in its socket at once, so an event is processed before the task that awaits the preceding reply
+continues. Each run moves the action of another client by a millisecond, through all requests of an idle consumer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 MILLISECONDS = 150
 HOUR = 3600.0
-#: Seconds within which an idle consumer has a new message; nothing else wakes it meanwhile.
+#: Seconds within which an idle consumer receives a new message. Nothing else wakes it meanwhile.
 SOON = 60.0
 ITEMS, LOCKS = "/app/queue", "/app/locks"
 
 
 def cluster(seed: int | None = None) -> Cluster:
-    """With a seed, all durations vary at random."""
+    """Return a cluster. With a seed, all durations vary at random."""
     random = Random(seed)
 
     def slowly() -> float:
@@ -84,7 +84,7 @@ def test_a_message_put_while_a_consumer_starts_to_listen_is_taken(case: str) -> 
                     taking = asyncio.create_task(tx.take(jobs(consumer), timeout=SOON))
                     await asyncio.sleep(millisecond / 1000)
                     await act(producer)
-                    assert await taking is not None, f"put after {millisecond} ms, it was not heard of"
+                    assert await taking is not None, f"put after {millisecond} ms, it was not noticed"
 
     run_virtual(main, limit=float("inf"))
 
@@ -101,7 +101,7 @@ def test_a_consumer_takes_from_a_queue_resumed_while_it_learns_of_the_pause() ->
                     taking = asyncio.create_task(tx.take(jobs(consumer), timeout=SOON))
                     await asyncio.sleep(millisecond / 1000)
                     await queue.configure(zq.QueueConfig(paused=False))
-                    assert await taking is not None, f"resumed after {millisecond} ms, it was not heard of"
+                    assert await taking is not None, f"resumed after {millisecond} ms, it was not noticed"
 
     run_virtual(main, limit=float("inf"))
 
@@ -125,7 +125,7 @@ def test_a_policy_chosen_while_the_queue_is_opened_is_stored() -> None:
 
 
 def curators(number: int) -> tuple[Create, str]:
-    """An item of Curator's, and its lock."""
+    """An item of Curator, and its lock."""
     return Create(f"{ITEMS}/queue-", frame([b"it"]), sequential=True), f"{LOCKS}/queue-{number:010d}"
 
 
@@ -143,7 +143,7 @@ def of_a_group(number: int) -> tuple[Create, str]:
 def test_a_lock_removed_as_a_consumer_learns_of_it_does_not_hide_the_message(
     queue: Callable[[zq.QueueSession], zq.Queue[bytes]], item_of: Callable[[int], tuple[Create, str]], moment: int
 ) -> None:
-    """The faster consumer releases it silently: it has died, or failed."""
+    """The faster consumer releases the lock without a commit, because it has died or failed."""
 
     async def main() -> None:
         ensemble = cluster()
@@ -165,10 +165,12 @@ def test_a_lock_removed_as_a_consumer_learns_of_it_does_not_hide_the_message(
                         try:
                             await locked
                         except MultiError:
-                            pass  # the consumer was quicker
+                            pass  # unless our consumer was quicker
                         else:
                             await send([Delete(lock)])
-                        assert await taking is not None, f"held for {held} ms, it was not heard that it went"
+                        assert await taking is not None, (
+                            f"the lock was held for {held} ms, and its removal was not noticed"
+                        )
 
     run_virtual(main, limit=float("inf"))
 
@@ -183,7 +185,7 @@ def test_consumers_that_remove_past_hours_concurrently_do_not_fail_and_keep_the_
             for hour in range(1, 6):
                 await jobs(producer).put(b"later", delay=hour * HOUR)
             sessions = [ensemble.connect() for _ in range(3)]
-            async with sessions[0] as one, sessions[1] as two, sessions[2] as newcomer:
+            async with sessions[0] as first, sessions[1] as second, sessions[2] as newcomer:
 
                 async def consume(session: zq.QueueSession) -> None:
                     async with jobs(session).consume() as deliveries:
@@ -196,7 +198,7 @@ def test_consumers_that_remove_past_hours_concurrently_do_not_fail_and_keep_the_
                         await asyncio.sleep(600 * random.random())
 
                 figures, random = [5], Random(seed)
-                consuming = [asyncio.create_task(consume(one)), asyncio.create_task(consume(two))]
+                consuming = [asyncio.create_task(consume(first)), asyncio.create_task(consume(second))]
                 consuming.append(asyncio.create_task(read_figures()))
                 await asyncio.sleep(10 * HOUR)
                 consuming.append(asyncio.create_task(consume(newcomer)))

@@ -1,4 +1,4 @@
-"""Queues with many lanes and few messages: a message costs a few requests, however many lanes are empty."""
+"""Queues with many lanes and few messages: a message costs few requests, however many lanes are empty."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESSAGES = 60
 
 
 def count_requests(session: zq.QueueSession) -> list[str]:
-    """Return a list that receives the name of each request of a session from now on."""
+    """Return a list to which the name of each further request of a session is appended."""
     zookeeper: Any = core_of(session).zookeeper
     requests: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A value of a wrong type raises an error of the package, with its argument named, from every public method."""
+"""In every public method, a value of a wrong type raises an error of the package that names the argument."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     Method = tuple[type | ModuleType, str, str]
 
 WRONG: tuple[object, ...] = (None, 5, b"x", [object()], {5: 5}, -1.5)
-#: The options of methods that take some, by their annotation.
+#: The options of methods that accept options, by their annotation.
 OPTIONS: dict[str, Collection[str]] = {
     "Unpack[PutOptions]": PutOptions.__annotations__,
     "Unpack[JobOptions]": JobOptions.__annotations__,
 }
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-#: Classes whose objects here have other methods than those of the package.
+#: Classes whose objects in these tests have other methods than those of the package.
 REPLACED = (zq.App, BundledQueue)
-#: It needs a server.
+#: These need a server.
 LEFT_OUT = ((zq, "connect"),)
-#: Ids, names and keys: only a str is valid, and None does not stand for a default.
+#: Ids, names and keys, for which only a str is valid, and None is not a default.
 TEXTS: list[Method] = [
     (zq.QueueSession, "outcome", "transaction_id"),
     (zq.Queue, "state", "message_id"),
@@ -74,7 +74,7 @@ def parameters() -> Iterator[Method]:
 
 
 def arguments(ready: Ready, method: Callable[..., Any], wrong: str, value: object) -> tuple[list[Any], dict[str, Any]]:
-    """Return valid arguments, except for one."""
+    """Return arguments of which all but one are valid."""
     positional = list[Any]()
     named = {} if wrong in inspect.signature(method).parameters else {wrong: value}
     special = {**features_subjects.IN, **dialects_subjects.IN}.get(method.__qualname__, {})
@@ -92,7 +92,7 @@ async def ignore(_: object) -> None:
     """A handler."""
 
 
-#: The arguments of parameters that `tests.simulation.subjects` does not know, because they are of no coroutine.
+#: The arguments of parameters that `tests.simulation.subjects` does not have, because no coroutine has them.
 OTHERS: dict[str, Callable[[Ready], Any]] = {
     **ARGUMENTS,
     "handler": lambda _: ignore,
@@ -118,7 +118,7 @@ def result_of(kind: type | ModuleType, name: str, wrong: str, value: object) -> 
                             await anext(result, None)
                         elif inspect.isawaitable(result):
                             await result
-                except Exception as error:  # noqa: BLE001 - any: the test judges it
+                except Exception as error:  # noqa: BLE001 - the test checks any error
                     return error
                 return None
 

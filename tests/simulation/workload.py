@@ -18,6 +18,7 @@ from aiozkqueue.errors import ImplicitSettleWarning, UncommittedWarning
 from aiozkqueue.layout import LANE_END, BundleName, BundleRecord, decode, decode_bundle, is_bundle
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Process, StuckError, VirtualLoop
 from aiozkqueue.testing.simulator.loop import PROCESS, run_virtual
+from tests.simulation.disturbances import SESSION_TIMEOUT, Disturbances, has_a_slot
 from tests.simulation.history import Final, History, Status
 from tests.simulation.joining import load
 from tests.simulation.programs import QUEUES, Program, features
@@ -27,7 +28,6 @@ from tests.simulation.programs.producers import produce
 from tests.simulation.programs.transactions import transact
 from tests.simulation.recorder import Recorder
 from tests.simulation.refusals import watch
-from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 #: Virtual seconds after which an unfinished history counts as stuck.
 LIMIT = 600.0
-#: Virtual seconds after which a server catches up if all of them lag by more than half the session timeout.
+#: Virtual seconds after which a server catches up if all servers lag by more than half the session timeout.
 CAUGHT_UP = 60.0
-#: Time for which the last consumer waits for another message: longer than any session and any backoff.
+#: Seconds for which the last consumer waits for another message, longer than any session and any backoff.
 IDLE = 30.0
 
 
@@ -56,24 +56,24 @@ class Run(Recorder):
         super().__init__(Random(f"{seed} workload"))
         self.feature = None if feature is None else features[feature]
         self.seed = seed
-        self.weather = Weather(Random(f"{seed} weather"), Random(f"{seed} reads"))
+        self.disturbances = Disturbances(Random(f"{seed} weather"), Random(f"{seed} reads"))
         self.ensemble = Ensemble(
             Random(f"{seed} ensemble"),
             size=size or self.random.choice([1, 1, 3]),
             delays=Delays(
-                self.weather.delay,
-                self.weather.delay,
-                self.weather.delay,
-                self.weather.lingering,
-                self.weather.together,
+                self.disturbances.delay,
+                self.disturbances.delay,
+                self.disturbances.delay,
+                self.disturbances.lingering,
+                self.disturbances.together,
             ),
-            judge=self.weather.judge,
+            judge=self.disturbances.judge,
             tick=0.1,
             offset=self.random.uniform(-5, 5),
             trace=trace,
         )
         if rough:
-            self.weather.level = max(self.weather.level, 0.08)
+            self.disturbances.level = max(self.disturbances.level, 0.08)
             if self.random.random() < 0.5:
                 self.ensemble.strays = has_a_slot
         self.rough = rough
@@ -108,7 +108,7 @@ class Run(Recorder):
             await program
 
     async def chaos(self, processes: dict[str, Process]) -> None:
-        """The faults of the processes and the servers."""
+        """Inject the faults of the processes and the servers."""
         random, ensemble = self.random, self.ensemble
         for _ in range(random.choice([0, 0, 1, 2, 4])):
             await asyncio.sleep(random.random() * random.choice([0.02, 0.5, 3]))
@@ -131,7 +131,9 @@ class Run(Recorder):
                 lag = random.random() * 3
                 server = random.choice(ensemble.servers)
                 server.lag = lag
-                if min(one.lag for one in ensemble.servers) > SESSION_TIMEOUT / 2:  # no session lasts on any server
+                if (
+                    min(peer.lag for peer in ensemble.servers) > SESSION_TIMEOUT / 2
+                ):  # otherwise no session would survive on any server
                     asyncio.get_running_loop().call_later(CAUGHT_UP, setattr, server, "lag", 0.0)
 
     async def main(self) -> History:
@@ -140,7 +142,9 @@ class Run(Recorder):
         assert isinstance(loop, VirtualLoop)
         self.over = asyncio.Event()
         await self.set_up()
-        processes = {name: Process(loop, name) for name in (f"p{one}" for one in range(self.random.randint(1, 3)))}
+        processes = {
+            name: Process(loop, name) for name in (f"p{number}" for number in range(self.random.randint(1, 3)))
+        }
         self.done = {name: asyncio.Event() for name in processes}
         running = [self.start(process) for process in processes.values()]
         chaos = asyncio.create_task(self.chaos(processes))
@@ -169,7 +173,7 @@ class Run(Recorder):
     async def set_up(self) -> None:
         """Make the queues."""
         random = self.random
-        self.weather.calm = True
+        self.disturbances.calm = True
         async with self.cluster.connect(name="first") as session:
             for name in QUEUES:
                 await self.configure(session, name, zq.QueueConfig(policy=self.policy()))
@@ -179,7 +183,7 @@ class Run(Recorder):
                     self.near_the_end(f"/zms/{name}/items")
             if self.feature is not None:
                 await self.feature.prepare(self, session)
-        self.weather.calm = False
+        self.disturbances.calm = False
 
     def start(self, process: Process) -> asyncio.Task[None]:
         """Start a process with its own programs."""
@@ -203,21 +207,21 @@ class Run(Recorder):
         return [f"{name} failed: {_innermost(error)!r}" for name, error in ended if error is not None]
 
     def near_the_end(self, lane: str) -> None:
-        """Advance a lane's counter so far that the next generation is opened soon."""
+        """Advance a lane's counter so far that the next generation begins soon."""
         trees = {self.ensemble.tree, *(server.tree for server in self.ensemble.servers)}
         for tree in trees:
             if lane in tree.nodes:
                 tree.nodes[lane].creates = LANE_END - 3
 
     async def heal(self) -> None:
-        """Stop the faults, but not their consequences."""
-        self.weather.calm = True
+        """Inject no more faults. Their consequences remain."""
+        self.disturbances.calm = True
         for server in self.ensemble.servers:
             server.lag = 0.0
         await asyncio.sleep(2 * SESSION_TIMEOUT)
 
     async def drain(self) -> None:
-        """Take the remaining messages while the processes are idle."""
+        """Take the remaining messages while all processes are idle."""
         async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name="last") as session:
             if self.feature is not None and self.feature.relax is not None:
                 await self.feature.relax(self, session)
@@ -284,11 +288,9 @@ def run(
 ) -> History:
     """Make one history.
 
-    Args:
-        seed: identifies the history.
-        trace: receives every request, with its fault.
-        rough: whether to add more faults, and late requests that could not arrive any more on a real server.
-        feature: the name of a feature that takes part.
+    Args: seed: identifies the history. trace: receives every request, with its fault. rough: whether to add more
+    faults, and late requests that could no longer arrive at a real server. feature: the name of a feature that takes
+    part.
     """
     load("tests.simulation.programs")
     made: list[Run] = []

@@ -1,6 +1,7 @@
 """A client process of a soak: producers, movers, consumers and listeners in one session that record their actions.
 
-``python -m tests.soak.client <name> <programs> <hosts> <journal> <seed>``; SIGUSR1 ends production, SIGTERM all.
+``python -m tests.soak.client <name> <programs> <hosts> <journal> <seed>``; SIGUSR1 ends the producers, SIGTERM ends all
+programs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _STATUS = {
 
 
 class HandlerError(Exception):
-    """What a handler fails with."""
+    """The error of a handler that fails."""
 
 
 class Client:
@@ -52,13 +53,13 @@ class Client:
         self._open: list[tuple[Record, zq.Delivery[bytes]]] = []
 
     def stop(self) -> None:
-        """Let every program end what it is at."""
+        """Have every program finish its current work and end."""
         self.calm.set()
         self.over.set()
         for stop in self._stops:
             stop()
 
-    # What is told
+    # Records
 
     def show(self, unit: Record, message: zq.Message[bytes], work: UnitOfWork) -> str:
         zookeeper, generation = self.session._runtime.zookeeper, work.generation
@@ -67,7 +68,7 @@ class Client:
         return token
 
     def sweep(self) -> None:
-        """Write down the deliveries that have been decided since."""
+        """Record the deliveries that have been settled since the last call."""
         still = []
         for unit, delivery in self._open:
             if delivery.outcome in (zq.Outcome.COMMITTED, zq.Outcome.ROLLED_BACK):
@@ -77,11 +78,11 @@ class Client:
         self._open = still
 
     @asynccontextmanager
-    async def told(self, unit: Record, work: list[zq.Transaction]) -> AsyncIterator[None]:
-        """Write down how a unit ended by what comes out of the block; one left cleanly has committed."""
+    async def outcome_of(self, unit: Record, work: list[zq.Transaction]) -> AsyncIterator[None]:
+        """Record the outcome of a unit by the error that leaves the block; a block without an error has committed."""
         try:
             yield
-        except (zq.NotCommittedError, zq.ConnectionLostError) as error:  # a take has written nothing
+        except (zq.NotCommittedError, zq.ConnectionLostError) as error:  # a lost connection: a take writes nothing
             unit.end(Status.NOT_COMMITTED, repr(error))
         except HandlerError:
             unit.end(Status.NOT_COMMITTED)
@@ -107,7 +108,7 @@ class Client:
             unit, name = self.journal.unit("produce"), chance.choice(["in", "in", "work", "once"])
             tokens = [self.journal.token() for _ in range(chance.choice([1, 1, 1, 3]))]
             unit.put(name, *tokens)
-            async with self.told(unit, []):
+            async with self.outcome_of(unit, []):
                 if len(tokens) == 1:
                     await self.session.queue(name).put(tokens[0].encode())
                 else:
@@ -117,7 +118,7 @@ class Client:
         while not self.over.is_set():
             unit, begun = self.journal.unit("move"), list[zq.Transaction]()
             autocommit = self.chance.choice([True, False])
-            async with self.told(unit, begun), self.session.transaction(autocommit=autocommit) as tx:
+            async with self.outcome_of(unit, begun), self.session.transaction(autocommit=autocommit) as tx:
                 begun.append(tx)
                 try:
                     await self._transaction(unit, tx, commits=autocommit)
@@ -150,7 +151,7 @@ class Client:
             await tx.commit()
 
     def _follow(self, unit: Record, queue: str, put: Callable[[str, bytes], str]) -> None:
-        """Put what tells that the message was consumed: the next one on its way."""
+        """Put a message to each of the next queues, which shows that this one was consumed."""
         for name in NEXT[queue]:
             token = self.journal.token()
             unit.put(name, token)
@@ -248,7 +249,7 @@ async def main(name: str, programs: str, hosts: str, path: str, seed: str) -> No
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     calmed = asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR1, calmed.set)
-    loop.add_signal_handler(signal.SIGUSR2, tell_where_it_stands)
+    loop.add_signal_handler(signal.SIGUSR2, print_stacks)
     connecting = zq.connect(hosts, root=ROOT, session_timeout=SESSION_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
     async with connecting as session:
         client = Client(session, journal, random.Random(seed))
@@ -268,14 +269,14 @@ async def main(name: str, programs: str, hosts: str, path: str, seed: str) -> No
             tasks.create_task(end())
             tasks.create_task(client.keep_record())
             for program in programs.split(","):
-                what, _, queue = program.partition(":")
-                tasks.create_task(getattr(client, what)(*[queue] if queue else []), name=program)
+                method, _, queue = program.partition(":")
+                tasks.create_task(getattr(client, method)(*[queue] if queue else []), name=program)
     client.sweep()
     journal.write("bye")
 
 
-def tell_where_it_stands() -> None:
-    """Print the stack of every task: asked of a client that does nothing."""
+def print_stacks() -> None:
+    """Print the stack of every task, to diagnose a client that does nothing."""
     for task in asyncio.all_tasks():
         task.print_stack()
 

@@ -24,8 +24,8 @@ SHORT, LONG = 0.25 * SESSION_TIMEOUT, 1.5 * SESSION_TIMEOUT
 
 
 @dataclass(slots=True, eq=False)
-class Befallen:
-    """One fault."""
+class InjectedFault:
+    """One fault, with the times when it began and ended."""
 
     kind: str
     victim: str
@@ -33,8 +33,11 @@ class Befallen:
     ended: float = float("inf")
 
 
-async def to_its_end(act: Callable[[], object]) -> None:
-    """Do something to a server in a thread; cancelled, wait until it is done: who heals must find no thread at work."""
+async def finish_in_thread(act: Callable[[], object]) -> None:
+    """Run this in a thread.
+
+    Even if cancelled, wait until the thread has ended, because `heal` must not run beside it.
+    """
     doing = asyncio.ensure_future(asyncio.to_thread(act))
     try:
         await asyncio.shield(doing)
@@ -43,7 +46,7 @@ async def to_its_end(act: Callable[[], object]) -> None:
 
 
 class Driver:
-    """Breaks things until it is cancelled; `heal` repairs all of them."""
+    """Injects faults until it is cancelled; `heal` repairs all of them."""
 
     def __init__(self, ensemble: EmbeddedEnsemble, fleet: Fleet, seed: int) -> None:
         self._ensemble = ensemble
@@ -51,13 +54,13 @@ class Driver:
         self._servers = random.Random(f"{seed} servers")
         self._clients = random.Random(f"{seed} clients")
         self._claims = random.Random(f"{seed} claims")
-        self.befallen: list[Befallen] = []
+        self.injected: list[InjectedFault] = []
         self.opened: list[Opened] = []
 
     @contextmanager
-    def _noted(self, kind: str, victim: object) -> Iterator[None]:
-        fault = Befallen(kind, str(victim), time.monotonic())
-        self.befallen.append(fault)
+    def _recorded(self, kind: str, victim: object) -> Iterator[None]:
+        fault = InjectedFault(kind, str(victim), time.monotonic())
+        self.injected.append(fault)
         try:
             yield
         finally:
@@ -66,7 +69,7 @@ class Driver:
     # Servers
 
     async def break_servers(self) -> None:
-        """One after the other, so that a majority is there but for the one fault that takes everything."""
+        """Break one server at a time, so that a majority runs, except in the one fault that stops all servers."""
         faults: list[Callable[[], Awaitable[None]]] = [
             self._kill_leader,
             self._kill_follower,
@@ -89,14 +92,14 @@ class Driver:
 
     async def _kill(self, index: int, kind: str) -> None:
         node = self._ensemble.nodes[index]
-        with self._noted(kind, f"server {index}"):
-            await to_its_end(node.kill)
+        with self._recorded(kind, f"server {index}"):
+            await finish_in_thread(node.kill)
             await asyncio.sleep(self._servers.uniform(0, 4))
-            await to_its_end(node.start)
+            await finish_in_thread(node.start)
 
     async def _pause(self, index: int, kind: str) -> None:
         node = self._ensemble.nodes[index]
-        with self._noted(kind, f"server {index}"):
+        with self._recorded(kind, f"server {index}"):
             await asyncio.to_thread(node.pause)
             await asyncio.sleep(self._servers.choice([SHORT, LONG, 2 * LONG]))
             node.resume()
@@ -115,19 +118,19 @@ class Driver:
         await self._pause(await self._follower(), "follower paused")
 
     async def _restart_everything(self) -> None:
-        with self._noted("everything restarted", "all servers"):
+        with self._recorded("everything restarted", "all servers"):
             for node in self._ensemble.nodes:
-                await to_its_end(node.kill)
+                await finish_in_thread(node.kill)
             await asyncio.sleep(self._servers.uniform(0, LONG))
             for node in self._ensemble.nodes:
-                await to_its_end(node.launch)
+                await finish_in_thread(node.launch)
             for node in self._ensemble.nodes:
                 await asyncio.to_thread(node.wait_serving, 60.0)
 
     # Clients
 
     async def break_clients(self) -> None:
-        """Up to three at once; each fault takes a client that no other has."""
+        """Break up to three clients at once, each by one fault."""
         faults: list[tuple[str, Callable[[Member, random.Random], Awaitable[None]]]] = [
             ("client killed", self._kill_client),
             ("client stopped", self._stop_client),
@@ -145,11 +148,11 @@ class Driver:
                 chance, member = random.Random(self._clients.random()), self._clients.choice(self._fleet.members)
                 if member in free and len(free) > len(self._fleet.members) - 3:
                     member.busy = True
-                    tasks.create_task(self._befall(member, kind, fault(member, chance)))
+                    tasks.create_task(self._inject(member, kind, fault(member, chance)))
 
-    async def _befall(self, member: Member, kind: str, fault: Awaitable[None]) -> None:
+    async def _inject(self, member: Member, kind: str, fault: Awaitable[None]) -> None:
         try:
-            with self._noted(kind, member.name):
+            with self._recorded(kind, member.name):
                 await fault
         finally:
             member.busy = False
@@ -182,20 +185,20 @@ class Driver:
     # Claims
 
     async def break_claims(self) -> None:
-        """Force all claims on a queue open, now and then."""
+        """Release all claims on a queue by force, from time to time."""
         async with zq.connect(self._ensemble.hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
             while True:
                 await asyncio.sleep(self._claims.uniform(3, 15))
                 opened = Opened(self._claims.choice(list(LIMIT)), time.monotonic())
                 self.opened.append(opened)
-                with self._noted("claims forced open", opened.queue):
+                with self._recorded("claims forced open", opened.queue):
                     await session.queue(opened.queue).admin.release_claims()
                 opened.ended = time.monotonic()
 
     # Afterwards
 
     async def heal(self) -> None:
-        """Bring everything back."""
+        """Restart and resume all servers and clients."""
         for node in self._ensemble.nodes:
             if node.running:
                 node.resume()

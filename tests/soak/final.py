@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Seen:
-    """The servers' own account."""
+    """The contents of the servers."""
 
     final: Final = field(default_factory=Final)
     attempts: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    """Of each dead letter, how many hand-overs were recorded, and its reason."""
+    """For each dead letter, the number of recorded attempts, and its reason."""
 
 
 async def read(view: Observer) -> Seen:

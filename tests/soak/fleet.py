@@ -1,4 +1,4 @@
-"""The client processes, each behind its own proxies, and the faults that they can get."""
+"""The client processes, each behind its own proxies, and the faults that can be injected into them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Member:
-    """One of the clients; killed and started again, it is another incarnation with a separate journal."""
+    """One of the clients; each start is a new incarnation with a separate journal."""
 
     def __init__(self, number: int, programs: str, proxies: Sequence[FaultProxy], folder: Path, seed: int) -> None:
         self.number = number
@@ -30,9 +30,8 @@ class Member:
         self._seed = seed
         self._incarnation = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self.gone: list[str] = []
         self.busy = False
-        """Whether a fault has it in its hands."""
+        """Whether a fault is active for it."""
 
     @property
     def name(self) -> str:
@@ -58,7 +57,7 @@ class Member:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal to the process if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -68,11 +67,11 @@ class Member:
             self._process.wait()
 
     def code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Return its exit status; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     async def ended(self, within: float) -> int | None:
-        """Wait until it has ended; None when it does not."""
+        """Wait until it has ended, and return its exit status; None if it has not ended in time."""
         deadline = asyncio.get_running_loop().time() + within
         while (code := self.code()) is None and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
@@ -85,7 +84,7 @@ class Member:
             proxy.reset_connections()
 
     def silence(self) -> None:
-        """Let nothing through, in silence: nobody is told that the peer is away."""
+        """Forward nothing, without closing connections, so that neither side notices."""
         for proxy in self.proxies:
             proxy.stall()
 
@@ -95,12 +94,12 @@ class Member:
             proxy.reset_connections()
 
     def lose_replies(self) -> None:
-        """Let the servers hear the client, and the client nothing of them."""
+        """Forward requests to the servers, but no replies to the client."""
         for proxy in self.proxies:
             proxy.drop(Direction.TO_CLIENT)
 
     async def heal(self) -> None:
-        """Let everything through again, on new connections: swallowed data is lost."""
+        """Forward everything again, on new connections; data that was held back is lost."""
         for proxy in self.proxies:
             proxy.reset_connections()
             proxy.heal()
@@ -108,7 +107,7 @@ class Member:
 
 
 class Fleet:
-    """All clients; use it under ``async with``. None outlives it."""
+    """All clients, as an ``async with`` block. They are killed at its end."""
 
     def __init__(self, programs: Sequence[str], hosts: Sequence[str], folder: Path, seed: int) -> None:
         self._programs = programs

@@ -1,7 +1,7 @@
-"""The records of each client, a line each in its own file, and the history that all files make together.
+"""The records of each client, one line each in its own file, and the history that all files form together.
 
-A line is handed to the kernel by one write before the client goes on, so that a SIGKILL loses none; only the loss of
-the machine would, and no soak loses that. Times are of the monotonic clock, which all processes of a machine share.
+One write passes a line to the kernel before the client continues, so a SIGKILL loses no line. Times are those of the
+monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.history import Handed, History, Status, Unit
+from tests.simulation.history import Delivery, History, Status, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: Stands for a ZooKeeper session that the client knew to be over when it showed the message.
+#: Stands for a ZooKeeper session that had already ended, as the client knew, when it showed the message.
 OVER = 0
 
 
 class Journal:
-    """A file that is only ever appended to."""
+    """A file to which lines are only appended."""
 
     def __init__(self, path: Path, client: str) -> None:
         self.client = client
@@ -36,7 +36,7 @@ class Journal:
         os.write(self._file, f"{line}\n".encode())
 
     def token(self) -> str:
-        """A body that no other message has."""
+        """Return a unique body."""
         self._tokens += 1
         return f"{self.client}:{self._tokens}"
 
@@ -49,7 +49,7 @@ class Journal:
 
 
 class Record:
-    """Writes of one unit of work."""
+    """The records of one unit of work."""
 
     def __init__(self, journal: Journal, name: str) -> None:
         self._journal = journal
@@ -60,12 +60,12 @@ class Record:
         self.decided = False
 
     def put(self, queue: str, *tokens: str) -> None:
-        """Before the put is sent."""
+        """Record puts, before they are sent."""
         self.puts += len(tokens)
         self._journal.write("put", unit=self._name, queue=queue, tokens=tokens)
 
     def show(self, token: str, queue: str, session: int) -> None:
-        """When the handler has the message."""
+        """Record that the handler has received the message."""
         self.takes += 1
         self._journal.write("show", unit=self._name, token=token, queue=queue, session=session)
 
@@ -76,7 +76,7 @@ class Record:
         self._journal.write("keep", unit=self._name, token=token)
 
     def release_unseen(self) -> None:
-        """Before the first request that could end the claims."""
+        """Record that the claims may end, before the first request that could end them."""
         if self.takes and not self._release_unseen:
             self._release_unseen = True
             self._journal.write("let go", unit=self._name)
@@ -88,7 +88,7 @@ class Record:
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All events of a file; what a kill cut short is no line."""
+    """Yield all events of a file, without a line that was cut off by a kill."""
     with path.open() as file:
         for line in file:
             if line.endswith("\n"):
@@ -96,7 +96,7 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def merge(paths: Iterable[Path]) -> History:
-    """The history that these clients saw."""
+    """Return the history that these clients observed."""
     history = History()
     units: defaultdict[str, Unit] = defaultdict(lambda: Unit(""))
     for path in paths:
@@ -117,26 +117,26 @@ def _note(unit: Unit, line: dict[str, Any]) -> None:
         case "put":
             unit.puts |= dict.fromkeys(line["tokens"], line["queue"])
         case "show":
-            unit.takes.append(Handed(line["token"], line["queue"], unit.client, line["session"], line["at"]))
+            unit.takes.append(Delivery(line["token"], line["queue"], unit.client, line["session"], line["at"]))
         case "reject":
             unit.rejects.add(line["token"])
         case "keep":
             unit.keeps.add(line["token"])
         case "let go":
-            for one in unit.takes:
-                one.until = line["at"]
+            for delivery in unit.takes:
+                delivery.until = line["at"]
         case "end":
             unit.status, unit.why, unit.decided = Status[line["status"]], line["why"], line["at"]
         case _:
-            pass  # a beginning, which the unit itself stands for
+            pass  # the unit itself stands for its beginning
 
 
 def resolve(history: History) -> int:
-    """Decide by their effects what its client never learnt: what it put is there, or is not. How many stay open.
+    """Decide units whose outcome the client never learned by their effects: their puts are stored or not.
 
-    All or nothing: one put that has been seen proves the commit, and then the checker wants to see all of it.
+    One stored put proves the commit, and the checker then requires all of its effects. Returns how many stay undecided.
     """
-    seen = set(history.handed())
+    seen = set(history.deliveries())
     for tokens in (*history.final.items.values(), *history.final.dead.values()):
         seen.update(tokens)
     unresolved = 0

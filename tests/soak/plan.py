@@ -6,11 +6,11 @@ import aiozkqueue as zq
 
 ROOT = "/soak"
 SESSION_TIMEOUT = 4.0
-#: A client may be started while the whole ensemble is away.
+#: A client may be started while the whole ensemble is down.
 CONNECT_TIMEOUT = 120.0
-#: Seconds between two puts of a producer, on average.
+#: The average number of seconds between two puts of a producer.
 PAUSE = 0.06
-#: With more messages than this on the way, producers wait: what is measured is faults, not a backlog.
+#: Producers wait if more messages than this are in the queues, because the soak tests faults and not a backlog.
 MOST_WAITING = 100
 
 POLICIES: dict[str, zq.Policy] = {
@@ -19,15 +19,15 @@ POLICIES: dict[str, zq.Policy] = {
     "once": zq.ConsumeOnce(),
     "done": zq.ConsumeTimes(50, backoff=zq.Fixed(0.1)),
 }
-#: By queue, how many hand-overs are allowed.
+#: The number of deliveries that each queue allows.
 LIMIT: dict[str, int | None] = {"in": None, "work": 3, "once": 1, "done": 50}
-#: Where a message that was consumed goes on to.
+#: The queues that receive a message for each message consumed from a queue.
 NEXT: dict[str, tuple[str, ...]] = {"in": ("work",), "work": ("done",), "once": ("done",), "done": ()}
 LANES = {"in": 1, "work": 1, "once": 1, "done": 2}
-#: The maximum number of messages of a bundle. These are few, so that the puts of one client and of one commit suffice.
+#: The maximum number of messages in a bundle. It is small, so that the puts of one client and of one commit suffice.
 BUNDLE = {"in": 3, "work": 1, "once": 1, "done": 4}
 
-#: What each client process runs.
+#: The programs of each client process.
 CLIENTS = (
     "produce,produce,move",
     "produce,move,move",
@@ -36,7 +36,7 @@ CLIENTS = (
     "listen:once,listen:done",
     "listen:once,listen:work,produce",
 )
-#: Seconds that a message, once claimed, may wait for its handler in a session that lives: a prefetch of 32 and stops.
+#: Seconds that a claimed message may wait for its handler in a live session, with a prefetch of 32 and with stops.
 CLAIMED_AHEAD = 60.0
-#: The most messages a client may have on the way to its handlers, their attempt recorded and not yet shown.
+#: Maximum number of messages in a client whose attempt is recorded, and which its handlers have not yet received.
 ON_THE_WAY = 10

@@ -20,7 +20,7 @@ _DOUBLED = ("each_message_ends_once", "a_consumed_message_is_not_redelivered")
 
 
 def figures(result: Result, folder: Path | None) -> dict[str, object]:
-    """All that is worth knowing, by name; ``folder`` is where the histories are, when they were kept."""
+    """Return all figures by name; ``folder`` has the histories if they were kept."""
     history = result.history
     units = Counter(unit.status for unit in history.units if unit.takes)
     rules = Counter(violation.partition(":")[0] for violation in result.violations)
@@ -31,12 +31,12 @@ def figures(result: Result, folder: Path | None) -> dict[str, object]:
         "messages put": sum(unit.status is Status.COMMITTED for _, unit in history.put().values()),
         "bundles": len(result.servers.bundles),
         "messages in bundles": sum(map(messages_in, result.servers.bundles)),
-        "hand-overs": sum(map(len, history.handed().values())),
+        "deliveries": sum(map(len, history.deliveries().values())),
         "commits with takes": units[Status.COMMITTED],
         "rolled back or refused": units[Status.NOT_COMMITTED],
-        "never told": result.unresolved,
+        "outcome never known": result.unresolved,
         "dead letters": {queue: len(tokens) for queue, tokens in history.final.dead.items()},
-        "faults": dict(sorted(Counter(fault.kind for fault in result.befallen).items())),
+        "faults": dict(sorted(Counter(fault.kind for fault in result.faults).items())),
         "elections": max(0, len(result.servers.epochs) - 1),
         "sessions expired": len(result.servers.expired),
         "transactions on the servers": len(result.servers.transactions),
@@ -53,7 +53,7 @@ def figures(result: Result, folder: Path | None) -> dict[str, object]:
 
 
 def table(result: Result) -> Table:
-    """The same for people."""
+    """Return the figures as a table for a person."""
     verdict = "[red]violations found" if result.violations else "[green]no violation"
     shown = Table(title=f"Soak of {result.seconds:g} s, seed {result.seed}: {verdict}", show_header=False)
     shown.add_column()

@@ -1,4 +1,4 @@
-"""One soak: an ensemble, its clients, the faults, and the account at the end."""
+"""One soak: an ensemble, its clients, the faults, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -37,32 +37,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.soak.faults import Befallen
+    from tests.soak.faults import InjectedFault
 
-#: How long the clients may take, once everything is whole, to empty the queues, and then to end.
+#: Seconds that the clients may take without faults to empty the queues, and then again to end.
 PATIENCE = 60.0
-#: Seconds of work without faults, in which each client has to take part.
+#: Seconds of work without faults, in which each program of each client must do something.
 ROLL_CALL = 8.0
 
 
 @dataclass
 class Result:
-    """What a soak has shown."""
+    """The results of a soak."""
 
     seed: int
     seconds: float
     violations: list[str] = field(default_factory=list[str])
     history: History = field(default_factory=History)
-    befallen: list[Befallen] = field(default_factory=list["Befallen"])
+    faults: list[InjectedFault] = field(default_factory=list["InjectedFault"])
     servers: transaction_log.ServerRecord = field(default_factory=transaction_log.ServerRecord)
     waits: Waits = field(default_factory=Waits)
     unresolved: int = 0
 
 
-async def soak(seed: int, seconds: float, folder: Path, tell: Callable[[str, float], None]) -> Result:
-    """Run for so long with faults, then to the end without, and check. ``tell(what, seconds gone)`` shows progress."""
+async def soak(seed: int, seconds: float, folder: Path, show: Callable[[str, float], None]) -> Result:
+    """Run this many seconds with faults, then to the end without, and check.
+
+    ``show(stage, seconds)`` shows the progress.
+    """
     options = ServerOptions(heap=192, settings={"autopurge.purgeInterval": 0})  # the logs are evidence
-    tell("starting", 0)
+    show("starting", 0)
     async with EmbeddedEnsemble(3, options, data_dir=folder / "servers") as ensemble:
         await _configure(ensemble.hosts)
         hosts = [node.hosts for node in ensemble.nodes]
@@ -71,18 +74,18 @@ async def soak(seed: int, seconds: float, folder: Path, tell: Callable[[str, flo
         async with Fleet(CLIENTS, hosts, folder, seed) as fleet:
             driver = Driver(ensemble, fleet, seed)
             try:
-                await _storm(driver, seconds, tell)
-                tell("healing", seconds)
+                await _storm(driver, seconds, show)
+                show("healing", seconds)
                 await driver.heal()
-                trouble += await _settle(fleet, ensemble.hosts, tell, seconds)
+                trouble += await _settle(fleet, ensemble.hosts, show, seconds)
             finally:
-                result.befallen = driver.befallen
-                await asyncio.to_thread(_write_down, driver.befallen, folder / "faults.jsonl")
-            tell("draining", seconds)
+                result.faults = driver.injected
+                await asyncio.to_thread(_write_faults, driver.injected, folder / "faults.jsonl")
+            show("draining", seconds)
         await _drain(ensemble.hosts, folder)
-        tell("checking", seconds)
+        show("checking", seconds)
         async with observer(ensemble.hosts) as view:
-            await asyncio.sleep(1.5 * SESSION_TIMEOUT)  # the sessions of the last who were killed
+            await asyncio.sleep(1.5 * SESSION_TIMEOUT)  # until the sessions of the clients killed last have ended
             seen = await final.read(view)
         result.servers = await asyncio.to_thread(transaction_log.read, [node.folder for node in ensemble.nodes])
     result.history = await asyncio.to_thread(_merged, folder)
@@ -96,8 +99,8 @@ def _merged(folder: Path) -> History:
     return merge(sorted(folder.glob("c*.jsonl")))
 
 
-def _write_down(befallen: list[Befallen], path: Path) -> None:
-    path.write_text("".join(f"{json.dumps(asdict(fault))}\n" for fault in befallen))
+def _write_faults(faults: list[InjectedFault], path: Path) -> None:
+    path.write_text("".join(f"{json.dumps(asdict(fault))}\n" for fault in faults))
 
 
 def _account(result: Result, seen: final.Seen) -> None:
@@ -105,19 +108,19 @@ def _account(result: Result, seen: final.Seen) -> None:
     history.final, history.limits = seen.final, dict(LIMIT)
     ahead = time.time() - time.monotonic()
     history.sessions_over |= {session: at - ahead for session, at in result.servers.ended.items()}
-    killed = sum(fault.kind == "client killed" for fault in result.befallen)
+    killed = sum(fault.kind == "client killed" for fault in result.faults)
     history.interrupted = ON_THE_WAY * (killed + len(result.servers.expired))
     result.unresolved = resolve(history)
     result.violations = [*check(history), *_dead_letters_count_right(history, seen)]
-    result.waits = longest_waits(history, result.befallen)
+    result.waits = longest_waits(history, result.faults)
 
 
 def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
-    """Check by message what the checker allows for the whole run: exhausted dead letters have all attempts recorded.
+    """Check each message for what the checker only checks in total: exhausted dead letters have all attempts recorded.
 
     Unseen attempts are those of sessions that ended between the record and the handler: at most this many.
     """
-    handed = history.handed()
+    deliveries = history.deliveries()
     rejected = {token for unit in history.units for token in unit.rejects}
     wrong, unseen = [], 0
     for queue, tokens in history.final.dead.items():
@@ -128,9 +131,11 @@ def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
                 continue
             if limit is None or attempts != limit:
                 wrong.append(f"dead letters: {token} of {queue!r} after {attempts} attempts of {limit}: {reason}")
-            unseen += attempts - len(handed.get(token, ()))
+            unseen += attempts - len(deliveries.get(token, ()))
     if unseen > history.interrupted:
-        wrong.append(f"dead letters: {unseen} attempts that nobody saw, {history.interrupted} can be explained")
+        wrong.append(
+            f"dead letters: {unseen} attempts were not seen by a handler, {history.interrupted} can be explained"
+        )
     return wrong
 
 
@@ -141,16 +146,16 @@ async def _configure(hosts: str) -> None:
             await session.queue(name).configure(config)
 
 
-async def _storm(driver: Driver, seconds: float, tell: Callable[[str, float], None]) -> None:
+async def _storm(driver: Driver, seconds: float, show: Callable[[str, float], None]) -> None:
     began = time.monotonic()
 
     async def watch() -> None:
         while True:
-            kind = driver.befallen[-1].kind if driver.befallen else "all is well"
-            tell(kind, time.monotonic() - began)
+            kind = driver.injected[-1].kind if driver.injected else "no fault yet"
+            show(kind, time.monotonic() - began)
             await asyncio.sleep(0.5)
 
-    await asyncio.sleep(2)  # the clients come
+    await asyncio.sleep(2)  # the clients start
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
             tasks.create_task(driver.break_servers())
@@ -159,12 +164,12 @@ async def _storm(driver: Driver, seconds: float, tell: Callable[[str, float], No
             tasks.create_task(watch())
 
 
-async def _settle(fleet: Fleet, hosts: str, tell: Callable[[str, float], None], seconds: float) -> list[str]:
-    """Let the clients go on alone: each has to take part, the queues to become empty, all to end. What is wrong."""
+async def _settle(fleet: Fleet, hosts: str, show: Callable[[str, float], None], seconds: float) -> list[str]:
+    """Let the clients continue without faults: all must work, empty the queues, and end. Return what went wrong."""
     trouble: list[str] = []
     healed = time.monotonic()
-    tell("roll call", seconds)
-    # A client that was stopped for long finds its session over, and has to begin another.
+    show("roll call", seconds)
+    # A client that was stopped for long finds that its session has ended, and must begin a new one.
     silent = {member.name: member for member in fleet.members}
     while silent and time.monotonic() < healed + PATIENCE:
         await asyncio.sleep(ROLL_CALL)
@@ -174,7 +179,7 @@ async def _settle(fleet: Fleet, hosts: str, tell: Callable[[str, float], None], 
     for member in silent.values():
         member.signal(signal.SIGUSR2)
     trouble += [f"{name}: one of its programs did nothing for {PATIENCE:g} s without faults" for name in silent]
-    tell("emptying", seconds)
+    show("emptying", seconds)
     for member in fleet.members:
         member.signal(signal.SIGUSR1)
     trouble += await _emptied(hosts)
@@ -187,7 +192,7 @@ async def _settle(fleet: Fleet, hosts: str, tell: Callable[[str, float], None], 
 
 
 def fleet_programs(number: int) -> set[str]:
-    """The names of the programs that a client's units carry."""
+    """Return the program names in the units of a client."""
     return {program.replace(":", " ") for program in CLIENTS[number].split(",")}
 
 
@@ -207,7 +212,7 @@ async def _emptied(hosts: str) -> list[str]:
 
 
 async def _drain(hosts: str, folder: Path) -> None:
-    """Take what can still be taken."""
+    """Take the remaining messages."""
     journal = Journal(folder / "c-last.jsonl", "last")
     async with zq.connect(hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
         for name in LIMIT:

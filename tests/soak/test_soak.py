@@ -1,4 +1,4 @@
-"""A soak of some minutes, as `make soak` runs it: ``SOAK_SECONDS=n`` sets the number of seconds with faults."""
+"""A soak of a few minutes, as `make soak` runs it: ``SOAK_SECONDS=n`` sets the number of seconds with faults."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("SOAK_SECONDS", "180"))
-#: Starting, healing, emptying and checking come on top.
-REST = 420.0
+#: The additional seconds for the start, the repair, the emptying of the queues, and the checks.
+OTHER_STEPS = 420.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS + REST)
+@pytest.mark.timeout(SECONDS + OTHER_STEPS)
 def test_faults_of_real_servers_and_clients_lose_duplicate_or_block_no_message(
     record_property: Callable[[str, object], None],
 ) -> None:

@@ -1,4 +1,4 @@
-"""The ends of sessions, the number of elections and the bundles, read from the servers' own files.
+"""The ends of sessions, the number of elections, and the bundles, as read from the servers' own files.
 
 A ZooKeeper log file is a header of 16 bytes, then records of a checksum, a length, a transaction and an end mark; a
 transaction begins with session, xid, zxid, time and type. The upper half of a zxid counts the elections.
@@ -25,17 +25,17 @@ _BUNDLE = re.compile(rb"bundle-m\d+-s\w{18}-l\w{18}-i\w{18}-\d{10}")
 
 @dataclass
 class ServerRecord:
-    """What the logs of all servers tell."""
+    """The contents of the logs of all servers."""
 
     ended: dict[int, float] = field(default_factory=dict[int, float])
-    """When each session ended, in seconds since 1970."""
+    """The time when each session ended, in seconds since 1970."""
     expired: set[int] = field(default_factory=set[int])
-    """Those that the server ended by itself."""
+    """The sessions that the server ended itself."""
     epochs: set[int] = field(default_factory=set[int])
-    """One for each leader that was elected and wrote something."""
+    """The epochs of the leaders that wrote after their election."""
     transactions: set[int] = field(default_factory=set[int])
     bundles: set[str] = field(default_factory=set[str])
-    """The names of those that were stored."""
+    """The names of the stored bundles."""
 
 
 def read(folders: Iterable[Path]) -> ServerRecord:
@@ -52,7 +52,7 @@ def read(folders: Iterable[Path]) -> ServerRecord:
     written = Counter(transaction for log in logs for transaction in log)
     for (session, xid, zxid, time, kind), copies in written.items():
         if copies <= len(logs) // 2:
-            continue  # a leader that was deposed wrote it for itself alone
+            continue  # a deposed leader wrote it, and no other server has it
         record.epochs.add(zxid >> 32)
         record.transactions.add(zxid)
         if kind == _CLOSE_SESSION:
@@ -67,7 +67,7 @@ def _transactions(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
     while position + _LENGTH.size + _TRANSACTION.size <= len(data):
         _, length = _LENGTH.unpack_from(data, position)
         if length < _TRANSACTION.size:
-            return  # the padding behind the last record
+            return  # the padding after the last record
         start = position + _LENGTH.size
         session, xid, zxid, time, kind = _TRANSACTION.unpack_from(data, start)
         yield session, xid, zxid, time, kind

@@ -1,4 +1,4 @@
-"""The time that messages waited for a delivery because of a fault."""
+"""The time for which messages waited for a delivery because of a fault."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.simulation.history import History
-    from tests.soak.faults import Befallen
+    from tests.soak.faults import InjectedFault
 
 
 @dataclass
@@ -21,21 +21,21 @@ class Waits:
     """The longest waits, in seconds."""
 
     by_kind: dict[str, float] = field(default_factory=dict[str, float])
-    """From the fault (or the put, when that came later) to the hand-over, by the kind of the fault."""
+    """The longest wait for each kind of fault: from the fault, or from a later put, to the delivery."""
     longest: float = 0.0
     token: str = ""
     fault: str = ""
     undisturbed: float = 0.0
-    """The longest of those that no fault fell upon."""
+    """The longest wait without a fault."""
 
 
-def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
-    """Measure all of them; a wait counts to the first fault that was in force while it lasted."""
+def longest_waits(history: History, faults: Sequence[InjectedFault]) -> Waits:
+    """Measure all waits; each is attributed to the first fault that was active during it."""
     waits = Waits()
-    faults = sorted(befallen, key=lambda fault: fault.at)
-    starts = [fault.at for fault in faults]
+    ordered = sorted(faults, key=lambda fault: fault.at)
+    starts = [fault.at for fault in ordered]
     for token, start, end in _waits(history):
-        in_force = [fault for fault in faults[: bisect_right(starts, end)] if fault.ended >= start]
+        in_force = [fault for fault in ordered[: bisect_right(starts, end)] if fault.ended >= start]
         if not in_force:
             waits.undisturbed = max(waits.undisturbed, end - start)
             continue
@@ -48,12 +48,12 @@ def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
 
 
 def _waits(history: History) -> Iterator[tuple[str, float, float]]:
-    """Return each time that a message waited for a delivery: from its put, or from the end of the last delivery."""
+    """Yield each wait of a message for a delivery: from its put, or from the end of the last delivery."""
     put = history.put()
-    for token, handed in history.handed().items():
+    for token, deliveries in history.deliveries().items():
         unit = put[token][1] if token in put else None
-        if unit is not None and unit.status is Status.COMMITTED and unit.decided < handed[0].at:
-            yield token, unit.decided, handed[0].at
-        for before, after in pairwise(handed):
+        if unit is not None and unit.status is Status.COMMITTED and unit.decided < deliveries[0].at:
+            yield token, unit.decided, deliveries[0].at
+        for before, after in pairwise(deliveries):
             start = before.at if before.until is None else before.until
             yield token, start, max(start, after.at)

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: real Spark in local mode, a real ZooKeeper."""
+"""The Spark data source, with a real Spark in local mode and a real ZooKeeper."""

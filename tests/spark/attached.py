@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, on the tests' JVM: each starts within two seconds and can be killed."""
+"""Drivers in separate processes that share the tests' JVM. Each starts within two seconds and can be killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROJECT = Path(__file__).parents[2]
-#: The step of every single move of a file, besides those that a work tells of.
+#: The step of each move of a file, in addition to the steps that the work itself reports.
 MOVE = "move"
 _WRITES = ", write "
 
@@ -28,13 +28,13 @@ UnitOfWork = Callable[["SparkSession", "Sequence[str]", Callable[[str], object]]
 
 
 def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> None:
-    """Have a driver run the ``work`` of a module of tests, and kill it as it begins a step."""
+    """Have a driver run the ``work`` of a test module, and kill it when it begins a step."""
     done = _run(spark, module, step, *arguments)
     assert done.returncode == -signal.SIGKILL, f"step {step!r} was not reached: {done.stdout}{done.stderr}"
 
 
 def killed_after(spark: SparkSession, module: str, step: str, writes: int, *arguments: str) -> bool:
-    """Kill a driver when ZooKeeper has answered its n-th write of a step; return False if it ends before that."""
+    """Kill a driver when ZooKeeper has answered the n-th write of a step; return False if it ends before that."""
     done = _run(spark, module, f"{step}{_WRITES}{writes}", *arguments)
     assert done.returncode in {0, -signal.SIGKILL}, done.stdout + done.stderr
     return done.returncode != 0
@@ -60,10 +60,10 @@ def _run(spark: SparkSession, module: str, step: str, *arguments: str) -> subpro
 
 
 def _attached() -> SparkSession:
-    """A session of this process with the Spark that runs already."""
+    """Return a session in this process with the Spark that already runs."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - takes a second
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - so too
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - so too
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - the same
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
 
     launch: Any = launch_gateway
     gateway = launch()

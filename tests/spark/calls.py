@@ -1,4 +1,4 @@
-"""The calls of Spark's tasks and drivers to the writers, without Spark."""
+"""The calls that Spark's tasks and drivers make to the writers, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODY = StructType([StructField("body", BinaryType())])
 
 
 class Partition:
-    """The context of a task, which belongs to the first batch of a query."""
+    """The context of a task in the first batch of a query."""
 
     run = "run"
 
@@ -40,7 +40,7 @@ class Partition:
 
 
 def use(context: type[Partition], patch: pytest.MonkeyPatch) -> None:
-    """Have the writers find this context."""
+    """Have the writers use this context."""
     patch.setattr(writing, "TaskContext", context)
     patch.setattr(sink, "TaskContext", context)
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark_events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark writes what it did."""
+    """The folder of Spark's event log."""
     return tmp_path_factory.mktemp("events")
 
 
 @pytest.fixture(scope="session")
 def spark_java(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A home of Java that Spark starts with."""
+    """The home folder of a Java with which Spark starts."""
     try:
         return java_home(tmp_path_factory.mktemp("java"))
     except ServerUnavailableError as error:
@@ -34,7 +34,7 @@ def spark_java(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_events: Path, spark_java: str) -> Iterator[SparkSession]:
-    """A local Spark with four cores' worth of tasks."""
+    """A local Spark with four concurrent tasks."""
     pytest.importorskip("pyarrow")
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:

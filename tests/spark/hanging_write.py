@@ -1,6 +1,6 @@
 """A driver whose write never ends: ``python -m tests.spark.hanging_write HOSTS ROOT FOLDER``.
 
-It stores the rows of one of two partitions. The process id of its JVM is in the file `JVM` below the folder.
+It stores the rows of one of two partitions. The file `JVM` in the folder has the process id of its JVM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-#: Rows of a partition.
+#: Rows per partition.
 ROWS = 1000
 
 
@@ -25,7 +25,7 @@ def main(hosts: str, root: str, folder: Path) -> None:
     """Write rows into a queue."""
     from pyspark.sql import functions  # noqa: PLC0415 - not for Spark's workers
 
-    from tests.spark.local import start  # noqa: PLC0415 - so too
+    from tests.spark.local import start  # noqa: PLC0415 - the same
 
     def hang(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,6 +1,6 @@
-"""A driver whose write fails, and is discarded before one of its tasks begins.
+"""A driver whose write fails, and is aborted before one of its tasks begins.
 
-``python -m tests.spark.late HOSTS ROOT FOLDER``; Spark lets the late task run, since its settings give it a minute.
+``python -m tests.spark.late HOSTS ROOT FOLDER``. Spark lets the late task run, because the settings allow it a minute.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
-#: Files: the write has been discarded; the late task has begun; the error of its end.
+#: Files: the write has been aborted; the late task has begun; the error of the late task.
 DISCARDED, BEGUN, ENDED = "discarded", "begun", "ended"
-#: Seconds until a task goes on by itself.
+#: Seconds after which a task continues without its signal.
 PATIENCE = 60
 ROWS = 100
 
 
 class LateWriter(QueueWriter):
-    """A writer whose first partition waits before it begins. Its other partitions fail."""
+    """A writer whose first partition waits before it begins. The other partitions fail."""
 
     folder: Path
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROJECT = Path(__file__).parents[2]
-#: Where Spark finds its defaults, as in any installation.
+#: The folder of Spark's default settings, as in any installation.
 CONF = {"SPARK_CONF_DIR": str(Path(__file__).parent / "conf")}
 
 
 def environment(java_home: str) -> dict[str, str]:
-    """The settings of Spark and its Python workers."""
+    """The environment variables of Spark and its Python workers."""
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return {
         **CONF,
@@ -30,7 +30,7 @@ def environment(java_home: str) -> dict[str, str]:
 
 
 def start(folder: Path, more: Mapping[str, str], *, cores: int = 4) -> SparkSession:
-    """Start it, with this number of concurrent tasks."""
+    """Start Spark with this number of concurrent tasks."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second
 
     settings = {

@@ -1,6 +1,6 @@
 """A driver whose stream runs until it is killed: ``python -m tests.spark.orphaned HOSTS ROOT FOLDER``.
 
-It tells by the file `JVM` below the folder which process its JVM is, when the first batch has been written.
+When the first batch has been written, it stores the process id of its JVM in the file `JVM` in the folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ JVM = "jvm"
 
 
 def main(hosts: str, root: str, folder: Path) -> None:
-    """Write what comes to files."""
+    """Write the messages of a queue to files."""
     from tests.spark.local import start  # noqa: PLC0415 - not for Spark's workers
 
     spark = start(folder, {}, cores=2)

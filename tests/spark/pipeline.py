@@ -1,9 +1,10 @@
-"""Rows from files to a queue, through a stream to another queue, and to consumers, while everything is killed.
+"""Rows go from files to a queue, through a stream to another queue, and to consumers, while all processes are killed.
 
 ``python -m tests.spark.pipeline [--rows 500000] [--seed 1]`` starts an ensemble of three servers, and a driver with its
-own cluster of two executors with speculative execution. Two queries run in it; one that fails is started again. At
-random, the driver with its cluster, an executor, the workers of the tasks, the process of a source, or a server is
-killed. Consumers commit the messages that they take. The exit status is 1 if a row did not arrive, or arrived twice.
+own cluster of two executors with speculative execution. The driver runs two queries, and restarts a query that fails.
+At random times, the driver with its cluster, an executor, the workers of the tasks, the process of a source, or a
+server is killed. Consumers commit the messages that they take. The exit status is 1 if a row did not arrive, or arrived
+twice.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedEnsemble
 
 ROOT = "/pipeline"
-#: Rows of a file.
+#: Rows per file.
 FILE = 5_000
-#: Messages of a batch of the stream.
+#: Messages per batch of the stream.
 BATCH = "20000"
-#: The probability that a task waits, and for how many seconds: Spark then tries it twice.
+#: The probability that a task waits, and its wait in seconds. Spark then runs a second attempt.
 SLOW, WAIT = 0.1, 4.0
-#: The seconds in which a new driver is not killed, so that it gets to work.
+#: Seconds for which a new driver is not killed, so that it can make progress.
 START = 40.0
 FAULTS = ("driver", "executor", "workers", "source", "server", "leader")
 
@@ -59,7 +60,7 @@ class Driver:
         self.ready = 0.0
 
     def start(self) -> None:
-        """Start it, in a folder for what Spark keeps of one run."""
+        """Start it, in a folder for the files of this run of Spark."""
         self.starts += 1
         self.ready = time.monotonic() + START
         own = self._folder / f"run-{self.starts}"
@@ -74,25 +75,25 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Whether it was killed, or has ended: its cluster gives up after a number of executors have died."""
+        """Whether it was killed, or has ended because its cluster gave up after several executors had died."""
         return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
-        """Kill all of it."""
+        """Kill all its processes."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def processes(self, part: str) -> list[psutil.Process]:
-        """Return its processes with this in their command lines."""
+        """Return its processes that have this text in their command lines."""
         assert self._process is not None
         found: list[psutil.Process] = []
         with suppress(psutil.Error):
-            for one in psutil.Process(self._process.pid).children(recursive=True):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
                 with suppress(psutil.Error):
-                    if part in " ".join(one.cmdline()):
-                        found.append(one)
+                    if part in " ".join(process.cmdline()):
+                        found.append(process)
         return found
 
 
@@ -117,23 +118,23 @@ class Pipeline:
                 killer = asyncio.ensure_future(self._kill())
                 while len(self.seen) < self._rows:
                     done, _ = await asyncio.wait({killer, *consumers}, timeout=5)
-                    for one in done:
-                        one.result()
+                    for task in done:
+                        task.result()
                     if self._driver.ended:
                         self._driver.start()
                     say(f"{time.strftime('%X')} {len(self.seen):,} rows, {dict(self.faults)}")
-                await asyncio.sleep(10)  # for rows that arrive twice
+                await asyncio.sleep(10)  # to notice rows that arrive twice
         except TimeoutError:
             say("some rows have not arrived in time")
         finally:
             killer.cancel()
-            for one in consumers:
-                one.cancel()
+            for task in consumers:
+                task.cancel()
             await asyncio.gather(killer, *consumers, return_exceptions=True)
             await asyncio.to_thread(self._driver.kill)
 
     async def figures(self) -> dict[str, object]:
-        """Return the figures of the run, with what the queues still hold."""
+        """Return the figures of the run, with the messages that are left in the queues."""
         expected = {b"%d" % number for number in range(self._rows)}
         events = [file for file in self._folder.glob("run-*/events/**/*") if file.is_file()]
         async with zq.connect(self._ensemble.hosts, root=ROOT) as session:
@@ -175,18 +176,18 @@ class Pipeline:
     async def _kill_driver(self) -> bool:
         if time.monotonic() < self._driver.ready:
             return False
-        await asyncio.to_thread(self._driver.kill)  # `run` starts the next one, and nobody else does
+        await asyncio.to_thread(self._driver.kill)  # only `run` starts the next driver
         return True
 
     async def _kill_executor(self) -> bool:
-        return self._strike(self._driver.processes("CoarseGrainedExecutorBackend")[:1])
+        return self._kill_all(self._driver.processes("CoarseGrainedExecutorBackend")[:1])
 
     async def _kill_workers(self) -> bool:
         daemons = self._driver.processes("pyspark.daemon")
-        return self._strike([one for one in daemons if any(one.ppid() == parent.pid for parent in daemons)])
+        return self._kill_all([daemon for daemon in daemons if any(daemon.ppid() == parent.pid for parent in daemons)])
 
     async def _kill_source(self) -> bool:
-        return self._strike(self._driver.processes("python_streaming_source_runner")[:1])
+        return self._kill_all(self._driver.processes("python_streaming_source_runner")[:1])
 
     async def _kill_server(self) -> bool:
         node = self._random.choice(self._ensemble.nodes)
@@ -203,13 +204,13 @@ class Pipeline:
         return True
 
     @staticmethod
-    def _strike(processes: list[psutil.Process]) -> bool:
-        struck = False
-        for one in processes:
+    def _kill_all(processes: list[psutil.Process]) -> bool:
+        killed = False
+        for process in processes:
             with suppress(psutil.Error):
-                one.kill()
-                struck = True
-        return struck
+                process.kill()
+                killed = True
+        return killed
 
 
 def say(line: str) -> None:
@@ -219,7 +220,7 @@ def say(line: str) -> None:
 
 
 def write_files(folder: Path, rows: int) -> None:
-    """Write a number on each line."""
+    """Write files with one number per line."""
     folder.mkdir()
     for first in range(0, rows, FILE):
         lines = "".join(f"{number}\n" for number in range(first, min(rows, first + FILE)))
@@ -227,8 +228,8 @@ def write_files(folder: Path, rows: int) -> None:
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass rows on, in some tasks after a time."""
-    from pyspark import TaskContext  # noqa: PLC0415 - the parent process does without Spark
+    """Pass rows on, in some tasks after a wait."""
+    from pyspark import TaskContext  # noqa: PLC0415 - the parent process does not import Spark
 
     context = TaskContext.get()
     if context is not None and not context.attemptNumber() and random.random() < SLOW:
@@ -238,8 +239,8 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def drive(hosts: str, folder: Path, own: Path) -> None:
     """Run both queries until this process is killed."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - the parent process does without Spark
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - the parent process does without Spark
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - the parent process does not import Spark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - the parent process does not import Spark
 
     from aiozkqueue.spark import register  # noqa: PLC0415 - imports Spark
     from tests.spark.speculating import cluster  # noqa: PLC0415 - imports Spark
@@ -271,7 +272,7 @@ def drive(hosts: str, folder: Path, own: Path) -> None:
                     say(f"query to {target!r} ended: {str(queries[target].exception())[:2000]}")
                     spark.streams.resetTerminated()
                 queries[target] = start(frame(), target)
-            except (PySparkException, Py4JError) as error:  # its queue does not exist yet, or a process was killed
+            except (PySparkException, Py4JError) as error:  # the queue does not exist yet, or a process was killed
                 say(f"query to {target!r} did not start: {str(error)[:2000]}")
         time.sleep(0.5)
 
@@ -289,9 +290,9 @@ def main() -> int:
         hosts, folder, own = given.drive
         drive(hosts, Path(folder), Path(own))
         return 0
-    from aiozkqueue.testing import EmbeddedEnsemble, ServerOptions  # noqa: PLC0415 - drivers start without servers
-    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - drivers get it by their environment
-    from tests.spark.local import environment  # noqa: PLC0415 - drivers get it by their parent
+    from aiozkqueue.testing import EmbeddedEnsemble, ServerOptions  # noqa: PLC0415 - drivers start no servers
+    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - drivers get its value from their environment
+    from tests.spark.local import environment  # noqa: PLC0415 - drivers get its value from their parent
 
     scratch = Path(tempfile.mkdtemp(prefix="pipeline-"))
     try:

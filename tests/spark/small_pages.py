@@ -8,8 +8,8 @@ from aiozkqueue.batches import acknowledge, making
 from tests.spark.test_unload import work
 
 pages: Any = making
-pages.PAGE = 2  # a batch of few messages has several pages, too
+pages.PAGE = 2  # so that a batch of few messages has several pages
 removal: Any = acknowledge
-removal.MAX_CONCURRENT = 1  # so that a driver is killed between two of them
+removal.MAX_CONCURRENT = 1  # so that a driver can be killed between two of them
 
 __all__ = ["work"]

@@ -1,8 +1,8 @@
-"""Streams whose checkpoint, group, queue, root and folder change at random, and that fail, are killed and stopped.
+"""Streams that fail, or are killed or stopped, while their checkpoint, group, queue, root and folder change at random.
 
-``python -m tests.spark.soak [--seconds 300] [--seed 1] [--hosts H]`` tells what became of each message that was
-put. A query may be refused, loudly. A message that is in no folder, no queue and no dead letter is lost, and the exit
-status is 1.
+``python -m tests.spark.soak [--seconds 300] [--seed 1] [--hosts H]`` reports where each message is afterwards. A query
+may be refused with an error. A message that is in no folder, queue or dead letter is lost, and then the exit status is
+1.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: A message that begins with this fails its query each time.
+#: A message that begins with this always fails its query.
 POISON = b"poison"
-#: What a message holds, at the end of its znode.
+#: The body of a message, at the end of the data of its znode.
 _BODY = re.compile(rb"(?:poison-)?[0-9]+\Z")
 _RAISED = re.compile(r"(aiozkqueue\.errors\.\w+|ValueError): ")
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What a query is started with."""
+    """The settings with which a query is started."""
 
     root: int
     queue: str
@@ -61,20 +61,20 @@ class Pipeline:
 
 @dataclass
 class Tally:
-    """The events so far."""
+    """The counts of the events so far."""
 
     put: set[bytes] = field(default_factory=set[bytes])
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter[str])
     ended: Counter[str] = field(default_factory=Counter[str])
-    """How queries ended: well, stopped, or with which error."""
+    """The ends of queries: without an error, stopped, or with the name of an error."""
     lost: set[bytes] = field(default_factory=set[bytes])
     doubled: int = 0
     written: int = 0
     left: int = 0
     dead: int = 0
     untakeable: set[bytes] = field(default_factory=set[bytes])
-    """Messages that ZooKeeper stores, and that no consumer gets after all ledgers have been released."""
+    """Stored messages that no consumer gets after all ledgers have been released."""
 
 
 class Soak:
@@ -90,7 +90,7 @@ class Soak:
         self.tally = Tally()
 
     def round(self) -> None:
-        """Put some messages, change something, and run a query, with a fault or without."""
+        """Put some messages, change a setting, and run a query, with or without a fault."""
         chance, tally = self._random, self.tally
         tally.rounds += 1
         if chance.random() < 0.4:
@@ -109,7 +109,7 @@ class Soak:
         tally.ended[self._run(pipeline, more, fault)] += 1
 
     def settle(self) -> Tally:
-        """Find out where each message is."""
+        """Find each message."""
         tally = self.tally
         found: Counter[bytes] = Counter()
         for folder in sorted(self._folder.glob("out-*")):
@@ -129,7 +129,7 @@ class Soak:
         tally.faults[f"changed: {what}"] += 1
         now = self._pipeline
         checkpoint, copy = self._at("checkpoint", now.checkpoint), self._at("copy", now.checkpoint)
-        if what == "back":  # an old copy of the checkpoint is restored, and the next one made
+        if what == "back":  # restore an old copy of the checkpoint, and make the next one
             if copy.exists():
                 shutil.rmtree(checkpoint, ignore_errors=True)
                 shutil.copytree(copy, checkpoint)
@@ -169,12 +169,12 @@ class Soak:
         ).writeStream.format("parquet")
         rows = rows.option("checkpointLocation", str(self._at("checkpoint", pipeline.checkpoint)))
         rows = rows.trigger(processingTime="0 seconds") if fault == "stop" else rows.trigger(availableNow=True)
-        striking: threading.Thread | None = None
+        killing: threading.Thread | None = None
         try:
             query = started(lambda: rows.start(str(self._at("out", pipeline.folder))))
             if fault in {"source", "workers"}:
-                striking = threading.Thread(target=self._strike, args=(query, fault, 2 * chance.random()))
-                striking.start()
+                killing = threading.Thread(target=self._kill_processes, args=(query, fault, 2 * chance.random()))
+                killing.start()
             ended = query.awaitTermination(chance.randint(1, 5) if fault == "stop" else 180)
             query.stop()
             if not ended and fault != "stop":
@@ -183,15 +183,15 @@ class Soak:
             raised = _RAISED.search(str(error))
             return "killed" if raised is None else raised[1].rpartition(".")[2]
         finally:
-            if striking is not None:
-                striking.join()
+            if killing is not None:
+                killing.join()
         return "well" if ended else "stopped"
 
-    def _strike(self, query: StreamingQuery, fault: str, delay: float) -> None:
-        """Kill the Python processes of the query: that of its source, or those of its tasks.
+    def _kill_processes(self, query: StreamingQuery, fault: str, delay: float) -> None:
+        """Kill the Python processes of the query: the process of its source, or those of its tasks.
 
-        The daemon that forks the tasks' processes stays: it belongs to the Spark that other tests use too, and Spark
-        fails with a broken pipe when it later tells a daemon that is gone to end a process.
+        The daemon that forks the tasks' processes is spared. Other tests share its Spark, and Spark fails with a broken
+        pipe when it asks a killed daemon to end a process.
         """
         time.sleep(delay)
         gateway: Any = self._spark.sparkContext._gateway
@@ -231,7 +231,7 @@ class Soak:
                 await session.queue(pipeline.queue).admin.release_ledger(pipeline.group)
 
     def _stored(self, folder: str) -> list[bytes]:
-        """Return the bodies that the queues store, read by kazoo."""
+        """Return the bodies stored in the queues, as kazoo reads them."""
         client = KazooClient(self._hosts)
         client.start(60)
         try:
@@ -262,7 +262,7 @@ class Soak:
 
 
 def _committed(folder: Path) -> list[bytes]:
-    """What the batches hold that a folder knows. Spark cannot read it itself where numbers are missing."""
+    """Return the contents of the batches in a folder, which Spark cannot read if batch numbers are missing."""
     known: set[str] = set()
     for batch in (folder / "_spark_metadata").glob("[0-9]*"):
         for line in batch.read_text().splitlines()[1:]:
@@ -272,15 +272,15 @@ def _committed(folder: Path) -> list[bytes]:
 
 
 def main() -> int:
-    """Run for a time, and tell."""
+    """Run for a time, and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hosts", default="")
     given = parser.parse_args()
-    from aiozkqueue.testing import EmbeddedZooKeeper  # noqa: PLC0415 - where one is needed
-    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - so too
-    from tests.spark.local import environment, start  # noqa: PLC0415 - so too
+    from aiozkqueue.testing import EmbeddedZooKeeper  # noqa: PLC0415 - a server is only needed without --hosts
+    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - the same
+    from tests.spark.local import environment, start  # noqa: PLC0415 - the same
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

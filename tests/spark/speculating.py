@@ -1,7 +1,7 @@
-"""A driver with its own cluster of two executors, which Spark takes for two hosts, and speculative execution.
+"""A driver with speculative execution and its own cluster of two executors, which Spark treats as two hosts.
 
-``python -m tests.spark.speculating HOSTS ROOT FOLDER`` puts `ROWS` rows into ``orders``. The first try of the first
-task stores some of its rows and then waits until another has stored them all; each try is told by a file.
+``python -m tests.spark.speculating HOSTS ROOT FOLDER`` puts `ROWS` rows into ``orders``. The first attempt of the first
+task stores some of its rows, and then waits until another attempt has stored all of them. A file shows each attempt.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS = 400
-#: Seconds until the first try goes on by itself: then nothing was tried twice.
+#: Seconds after which the first attempt continues anyway; in that case there was no second attempt.
 PATIENCE = 120
-#: Files: a try of the first task, by its number, has begun; one has stored all its rows.
+#: Files: an attempt of the first task, by its number, has begun; an attempt has stored all its rows.
 TRIED, DONE = "tried-{}", "done"
-#: The folder of what Spark writes down of itself.
+#: The folder of Spark's event log.
 EVENTS = "events"
 
 _SETTINGS = {
@@ -46,7 +46,7 @@ _SETTINGS = {
 
 
 class SlowWriter(QueueWriter):
-    """Whose first try of the first task waits in its midst."""
+    """A writer that waits in the middle of the first attempt of the first task."""
 
     folder: Path
 
@@ -88,9 +88,9 @@ class SlowDataSource(AiozkqueueDataSource):
 
 
 def cluster(folder: Path, *, cores: int = 1) -> SparkSession:
-    """Start a master and two workers in the JVM of this process; Spark tries nothing twice on one host."""
+    """Start a master and two workers in this JVM, since Spark runs a second attempt only on another host."""
     from pyspark import SparkContext  # noqa: PLC0415 - takes a second, and not for Spark's workers
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - so too
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
 
     SparkContext._ensure_initialized()
     gateway: Any = SparkContext._gateway
@@ -114,7 +114,7 @@ def cluster(folder: Path, *, cores: int = 1) -> SparkSession:
 
 
 def main(hosts: str, root: str, folder: str) -> None:
-    """Write the rows, a hundred a task."""
+    """Write the rows, a hundred per task."""
     spark = cluster(Path(folder))
     spark.dataSource.register(SlowDataSource)
     rows = spark.range(0, ROWS, 1, ROWS // 100).selectExpr("cast(id as string) as body")

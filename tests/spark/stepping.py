@@ -1,8 +1,9 @@
-"""The format with a halt at each step of a micro-batch, where its driver is killed or waits as if it were dead.
+"""A data source that halts at a step of a micro-batch, so that its driver can be killed or appear dead.
 
-Run as a program it is a separate driver: ``python -m tests.spark.stepping HOSTS FOLDER`` reads names from its input,
-and for each drains a queue below the root of that name into another, from the checkpoint in a folder of that name. It
-halts where the file `STEP` in there says, tells so by the file `WAITS`, and goes on when there is a file `GO`.
+As a program it is a separate driver: ``python -m tests.spark.stepping HOSTS FOLDER`` reads names from its input. For
+each name, it drains a queue below the root of that name into another queue, with the checkpoint in the folder of that
+name. It halts at the step in the file `STEP` of that folder, creates the file `WAITS`, and continues when a file `GO`
+exists.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-#: Where one step of a batch has ended and the next has not begun, in the order in which Spark takes them.
+#: The moments between two steps of a batch, in Spark's order.
 STEPS = (
-    "before the offsets",  # the batch before it is in the commit log, and nothing of that has been acknowledged
+    "before the offsets",  # the batch before it is in the commit log, and is not acknowledged yet
     "behind the offsets",  # the batch is sealed, and not in the offset log
     "before the partitions",  # it is in the offset log
     "behind the preparation",  # the batch after it is in the ledger, not sealed, and Spark has not requested it
     "behind a task",  # rows are staged
-    "before the sink's commit",  # all of them are
-    "behind the sink's commit",  # they can be seen, and the batch is not in the commit log
+    "before the sink's commit",  # all rows are staged
+    "behind the sink's commit",  # the rows are visible, and the batch is not in the commit log
 )
 STEP, WAITS, GO, ENDED = "step", "waits", "go", "ended"
-#: Where Spark's Python processes find the folder.
+#: The environment variable that names the folder to Spark's Python processes.
 FOLDER = "STEPPING_FOLDER"
 
 
@@ -52,7 +53,7 @@ def chosen(root: str) -> str:
 
 
 def halt(root: str, step: str) -> None:
-    """Wait for a file, if this is the step."""
+    """Wait for the file `GO`, if this is the chosen step."""
     query = Path(os.environ[FOLDER], Path(root).name)
     if chosen(root) == step:
         (query / WAITS).touch()
@@ -112,14 +113,14 @@ class SteppingDataSource(AiozkqueueDataSource):
 
 
 def pipe(spark: SparkSession, options: Mapping[str, str], folder: Path, form: str) -> StreamingQuery:
-    """Start to drain ``orders`` into ``out``, two messages a batch."""
+    """Start to drain ``orders`` into ``out``, with two messages per batch."""
     stream = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger="2").load("orders").select("body")
     writer = stream.writeStream.format(form).options(**options, checkpointLocation=str(folder / "checkpoint"))
     return started(lambda: writer.trigger(availableNow=True).start("out"))
 
 
 def main(hosts: str, folder: Path) -> None:
-    """Drain what is named, each by a separate query."""
+    """Drain the named queues, each with a separate query."""
     from tests.spark.local import start  # noqa: PLC0415 - not for Spark's workers
 
     os.environ[FOLDER] = str(folder)
@@ -129,17 +130,17 @@ def main(hosts: str, folder: Path) -> None:
         root = line.strip()
         query = folder / Path(root).name
         running = pipe(spark, {"hosts": hosts, "root": root}, query, "stepping")
-        Thread(target=tell_end, args=(running, query)).start()
+        Thread(target=record_end, args=(running, query)).start()
 
 
-def tell_end(running: StreamingQuery, folder: Path) -> None:
-    """Write down how a query ends."""
+def record_end(running: StreamingQuery, folder: Path) -> None:
+    """Record how a query ends."""
     try:
         running.awaitTermination()
-        told = "well"
+        outcome = "well"
     except PySparkException as error:
-        told = str(error)
-    (folder / f"{ENDED}.draft").write_text(told)
+        outcome = str(error)
+    (folder / f"{ENDED}.draft").write_text(outcome)
     (folder / f"{ENDED}.draft").rename(folder / ENDED)
 
 

@@ -1,4 +1,4 @@
-"""The start of streams for tests, on machines that are slower than Spark expects."""
+"""Starts streams on machines that are slower than Spark expects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Spark's error if the Python process of a stream's source does not start within ten seconds, a fixed limit.
+#: Spark's error if the Python process of a stream's source does not start within ten seconds, which is a fixed limit.
 TOO_SLOW = "Python worker failed to connect back"
 STARTS = 5
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a stream, and again while the process of its source comes too late: it has not looked at a queue yet."""
+    """Start a stream, and try again while the process of its source starts too late to have used a queue."""
     for _ in range(STARTS - 1):
         query = start()
         while query.isActive and query.status["message"] == "Initializing sources":

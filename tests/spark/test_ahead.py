@@ -1,4 +1,4 @@
-"""The batch that a ledger prepares while tasks read another one: no process has been told of it."""
+"""The batch that a ledger prepares while tasks read another one, and that no query knows yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import pytest
 from kazoo.security import make_acl, make_digest_acl
 
 import aiozkqueue as zq
-from tests.spark.test_ledger import Mortal, Overtaken, Slow, Stream, _DriverKilledError, driver, fill
+from tests.spark.test_ledger import (
+    DyingClient,
+    InterruptedClient,
+    OvertakenClient,
+    Stream,
+    _DriverKilledError,
+    driver,
+    fill,
+)
 
 if TYPE_CHECKING:
     from aiozkqueue.batches.ledger import Ledger
@@ -19,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def held(ledger: Ledger, number: int) -> int:
-    """Return how many messages a batch has, sealed or not."""
+    """Return the number of messages in a batch, sealed or not."""
     return sum(page.items for page in await ledger.pages(number, sealed=False))
 
 
@@ -36,7 +44,7 @@ async def test_a_prepared_batch_is_returned_as_it_is_and_filled_up_when_it_is_re
         await session.queue("orders").put_many([b"6", b"7", b"8"])
         assert await ledger.next_batch(first, 4) == ahead
         assert await held(ledger, ahead) == 4
-        await ledger.prepare(first, 4)  # it exists and was requested
+        await ledger.prepare(first, 4)  # it already exists, and Spark has requested it
         assert await ledger.batches() == [first, ahead]
         await ledger.prepare(ahead, 4)
         assert [await held(ledger, number) for number in await ledger.batches()] == [4, 4, 1]
@@ -46,7 +54,7 @@ async def test_nothing_is_prepared_if_no_message_is_free(zookeeper: str, queue_r
     await fill(zookeeper, queue_root, 4)
     async with driver(zookeeper, queue_root) as ledger:
         first = await ledger.next_batch(-1, 4)
-        client = Mortal(ledger._zookeeper, None, applied=True)
+        client = DyingClient(ledger._zookeeper, None, applied=True)
         ledger._zookeeper = client  # type: ignore[assignment]
         await ledger.prepare(first, 4)
         assert await ledger.release_unsealed() == 0
@@ -80,7 +88,7 @@ async def test_a_prepared_batch_is_not_returned_while_its_queue_is_paused(zookee
 
 @pytest.mark.parametrize("bundle", [1, 4])
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
-async def test_a_driver_killed_at_any_write_while_it_gives_back_loses_and_duplicates_nothing(
+async def test_a_driver_killed_at_any_write_of_a_return_loses_and_duplicates_nothing(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, bundle: int, *, applied: bool
 ) -> None:
     monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
@@ -95,7 +103,7 @@ async def test_a_driver_killed_at_any_write_while_it_gives_back_loses_and_duplic
         async with driver(zookeeper, root) as ledger:
             stream.offsets.append(await ledger.next_batch(-1, 8))
             await ledger.prepare(stream.offsets[0], 8)
-            ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]
+            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]
             try:
                 assert await ledger.release_unsealed() == 8
             except _DriverKilledError:
@@ -115,12 +123,12 @@ async def test_a_driver_killed_at_any_write_while_it_gives_back_loses_and_duplic
     assert step > (4 if bundle == 1 else 2)
 
 
-async def test_only_batches_of_which_no_query_has_been_told_are_given_back(zookeeper: str, queue_root: str) -> None:
+async def test_only_batches_that_no_query_knows_are_returned(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 12)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
         await ledger.hand_out(first, "stream", 1)
-        await ledger.hand_out(first, "stream", 1)  # which divides it
+        await ledger.hand_out(first, "stream", 1)  # the failed batch is divided
         heir = (await ledger.batches())[-1]
         await ledger.prepare(heir, 4)
         second = await ledger.next_batch(heir, 4)
@@ -167,7 +175,7 @@ async def test_an_unsealed_batch_without_messages_does_not_hide_the_one_after_it
         assert await ledger.batches() == [first, following]
 
 
-async def test_a_replaced_driver_can_neither_prepare_nor_give_back(zookeeper: str, queue_root: str) -> None:
+async def test_a_replaced_driver_can_neither_prepare_nor_return_a_batch(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 12)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
         first = await zombie.next_batch(-1, 4)
@@ -199,7 +207,7 @@ async def test_the_locks_of_consumers_that_claimed_prepared_messages_stay(
                 await orders.admin.release_claims()
                 assert len(await holder.take_many(orders, 16, timeout=30)) == 16
 
-            client: Any = Overtaken(ledger._zookeeper, force_open_and_take)
+            client: Any = OvertakenClient(ledger._zookeeper, force_open_and_take)
             ledger._zookeeper = client
             assert await ledger.release_unsealed() == 0
             assert await ledger.batches() == [first]
@@ -208,7 +216,7 @@ async def test_the_locks_of_consumers_that_claimed_prepared_messages_stay(
         assert await orders.size() == 0
 
 
-async def test_a_user_who_may_not_wake_consumers_gives_messages_back(
+async def test_a_user_who_may_not_wake_consumers_can_return_messages(
     zookeeper: str, queue_root: str, server_view: Observer
 ) -> None:
     await fill(zookeeper, queue_root, 8)
@@ -235,7 +243,7 @@ async def test_a_halted_ledger_stops_between_two_pages(
         async def halt() -> None:
             ledger.halt()
 
-        client: Any = Slow(ledger._zookeeper, halt)  # once the manifest has been created
+        client: Any = InterruptedClient(ledger._zookeeper, halt)  # once the manifest has been created
         ledger._zookeeper = client
         await ledger.prepare(first, 30)
         assert await ledger.batches() == [first]

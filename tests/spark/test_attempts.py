@@ -1,4 +1,4 @@
-"""A message that fails its query each time: smaller attempts find it, and it is rejected when it fails alone."""
+"""A message that always fails its query: smaller batches isolate it, and it is rejected when it fails alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiozkqueue.layout import BundleName, name_at
 from aiozkqueue.operations.ledger_pages import Manifest, mark, read_page
 from tests.spark.streams import started
 from tests.spark.test_batch import put
-from tests.spark.test_ledger import Mortal, _DriverKilledError, bodies_of, driver, fill
+from tests.spark.test_ledger import DyingClient, _DriverKilledError, bodies_of, driver, fill
 from tests.spark.test_stream import left
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(300)
 def dead(options: Mapping[str, str]) -> list[tuple[bytes, str]]:
     async def look() -> list[tuple[bytes, str]]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return [(one.body, one.reason) for one in await session.queue("orders").dead_letters.peek(100)]
+            return [(letter.body, letter.reason) for letter in await session.queue("orders").dead_letters.peek(100)]
 
     return asyncio.run(look())
 
@@ -61,7 +61,7 @@ def test_a_row_whose_function_raises_becomes_a_dead_letter_and_the_other_rows_ar
             run(maxBatchAttempts="1")
         except PySparkException as error:
             failures += 1
-            assert "no number" in str(error)  # noqa: PT017 - how often it fails depends on where the message is
+            assert "no number" in str(error)  # noqa: PT017 - the number of failures depends on the position of the message
             assert failures < 4
         else:
             break
@@ -74,7 +74,7 @@ def test_a_row_whose_function_raises_becomes_a_dead_letter_and_the_other_rows_ar
 
 
 class Query:
-    """A query of batches that fails with certain messages, and is started again each time."""
+    """A query that fails with certain messages, and is restarted each time."""
 
     def __init__(self, poison: set[str], most: int) -> None:
         self._poison = poison
@@ -114,8 +114,8 @@ async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
         await query.run(ledger)
         queue = session.queue("orders")
         letters = await queue.dead_letters.peek(10)
-        assert {one.body.decode() for one in letters} == poison
-        assert {one.reason for one in letters} == {
+        assert {letter.body.decode() for letter in letters} == poison
+        assert {letter.reason for letter in letters} == {
             f"stream 'spark': the query failed {most} times on a batch of only this message"
         }
         assert Counter(query.rows) == Counter(bodies) - Counter(poison)
@@ -166,20 +166,20 @@ async def test_a_release_during_a_division_releases_the_whole_batch(zookeeper: s
     bodies = await fill(zookeeper, queue_root, 20)
     async with driver(zookeeper, queue_root) as ledger:
         await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)
-        ledger._zookeeper = Mortal(ledger._zookeeper, 3, applied=True)  # type: ignore[assignment]
+        ledger._zookeeper = DyingClient(ledger._zookeeper, 3, applied=True)  # type: ignore[assignment]
         with pytest.raises(_DriverKilledError):
             await ledger.hand_out(0, "stream", 1)
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("orders")
         assert await queue.admin.release_ledger("spark") == 20
-        assert sorted(one.body.decode() for one in await queue.peek(100)) == sorted(bodies)
+        assert sorted(message.body.decode() for message in await queue.peek(100)) == sorted(bodies)
         assert (await queue.stats()).claimed == 0
 
 
 def test_a_manifest_is_read_back_and_an_older_one_without_the_new_fields_is_read() -> None:
     full = Manifest(7, done=True, attempts=2, chunk=3, rejected=1, parent=0, parents=(0, 4))
-    for one in (full, Manifest(0), Manifest(5)):
-        assert Manifest.decode(one.encode()) == one
+    for manifest in (full, Manifest(0), Manifest(5)):
+        assert Manifest.decode(manifest.encode()) == manifest
     assert Manifest.decode(b'{"items": 4}') == Manifest(4)
     with pytest.raises(zq.PayloadError, match="does not decode"):
         Manifest.decode(b"[]")

@@ -24,7 +24,7 @@ from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
 from aiozkqueue.spark.audit.records import Reading, tasks_of
 from aiozkqueue.spark.options import parse_servers
 from aiozkqueue.zookeeper import Delete
-from tests.histories import record, tell
+from tests.histories import record, store
 from tests.spark.attached import MOVE, killed_at
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def servers(zookeeper: str, queue_root: str) -> dict[str, str]:
 
 
 class Ends(NamedTuple):
-    """Lets messages end, and looks at what is kept of them."""
+    """Ends messages, and reads the records of them."""
 
     servers: dict[str, str]
 
@@ -69,16 +69,16 @@ class Ends(NamedTuple):
         return asyncio.run(all_ended())
 
     def kept(self) -> list[str]:
-        """The records in the histories."""
+        """Return the ids of the records in the histories."""
 
         async def read() -> list[str]:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
-                return [one.id for name in QUEUES async for one in session.queue(name).history()]
+                return [ended.id for name in QUEUES async for ended in session.queue(name).history()]
 
         return asyncio.run(read())
 
     def remove_some(self, written: Collection[str]) -> None:
-        """What a job has done that was cut off while it removed what is written."""
+        """Remove half of the written records, as a job does that is killed while it removes them."""
 
         async def remove() -> None:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
@@ -102,14 +102,14 @@ class Ends(NamedTuple):
 
 
 def written(folder: Path) -> Counter[str]:
-    """What a reader of the folder sees that is not Spark."""
+    """Return the contents of the folder for a reader other than Spark."""
     if not any(folder.glob("queue=*")):
         return Counter()
     return Counter(dataset(folder, partitioning="hive").to_table(columns=["id"])["id"].to_pylist())
 
 
 def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str], object]) -> object:
-    """What the driver does that is killed."""
+    """The work of the driver that is killed."""
     folder, servers = arguments
     return move(spark, folder, json.loads(servers), on_step=on_step)
 
@@ -133,7 +133,7 @@ def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
 
 
 class CutOffError(Exception):
-    """The faults of an audit."""
+    """The error that interrupts an audit."""
 
 
 @pytest.mark.slow
@@ -179,18 +179,18 @@ def test_the_later_of_two_audits_wins_and_the_earlier_publishes_nothing(
 
 @pytest.fixture
 def known(servers: dict[str, str]) -> dict[str, str]:
-    """Two queues whose figures are known; the name of one could be taken for a number, or for markup elsewhere."""
+    """Two queues with known figures. One name could be mistaken for a number or for markup."""
     orders = [record(n, waited=10 * n, handled=1000, attempts=1) for n in range(1, 101)]
     orders += [
         record(800 + n, waited=5, handled=5, outcome=End.DEAD, attempts=3, reason="<b>no such customer</b>")
         for n in range(3)
     ]
-    tell(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
+    store(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
     return servers
 
 
 def test_an_audit_passes_large_payloads_on_in_batches_of_a_few_megabytes(servers: dict[str, str]) -> None:
-    tell(servers, {"orders": [record(n, waited=1, handled=0, payload=b"x" * 50_000) for n in range(250)]})
+    store(servers, {"orders": [record(n, waited=1, handled=0, payload=b"x" * 50_000) for n in range(250)]})
 
     async def tasks() -> list[str]:
         async with zq.connect(servers["hosts"], root=servers["root"]) as session:
@@ -218,27 +218,29 @@ def test_the_command_without_spark_reports_the_same_figures(
         )
         for number in range(2000)
     ]
-    tell(servers, {"orders": records})
+    store(servers, {"orders": records})
     command = [sys.executable, "-m", "aiozkqueue.cli", "report", "orders", "--json"]
     environment = os.environ | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]}
     found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
 
     move(spark, str(tmp_path / "audit"), servers)
-    told = report(spark, str(tmp_path / "audit"))
-    orders = told.queues["orders"]
+    figures = report(spark, str(tmp_path / "audit"))
+    orders = figures.queues["orders"]
     assert (found["ended"], found["retried"], found["retries"]) == (orders.ended, orders.retried, orders.retries)
     assert (found["first"], found["last"]) == (orders.first.isoformat(), orders.last.isoformat())
     assert (found["outcomes"]["finished"], found["outcomes"]["dead-lettered"]) == (orders.finished, orders.dead)
     assert found["outcomes"]["expired"] == orders.other
     assert found["per_second"] == pytest.approx(orders.per_second, abs=0.001)
-    assert found["dead_letters"] == [{"reason": one.reason, "messages": one.messages} for one in told.reasons]
+    assert found["dead_letters"] == [
+        {"reason": reason.reason, "messages": reason.messages} for reason in figures.reasons
+    ]
     for time, theirs in (("waiting", orders.waiting), ("handling", orders.handling)):
         assert theirs is not None
         for share in ("p50", "p95", "p99"):
             assert found[time][share] == pytest.approx(getattr(theirs, share), rel=0.001), (time, share)
-    assert found["span"] == told.span.total_seconds()
-    assert [(one["begin"], one["finished"], one["dead"], one["other"]) for one in found["spans"]] == [
-        (one.begin.isoformat(), one.finished, one.dead, one.other) for one in told.spans
+    assert found["span"] == figures.span.total_seconds()
+    assert [(span["begin"], span["finished"], span["dead"], span["other"]) for span in found["spans"]] == [
+        (span.begin.isoformat(), span.finished, span.dead, span.other) for span in figures.spans
     ]
 
 
@@ -246,17 +248,17 @@ def test_the_report_shows_the_figures_of_the_records(
     spark: SparkSession, known: dict[str, str], tmp_path: Path
 ) -> None:
     assert move(spark, str(tmp_path / "audit"), known) == Moved(records=104, finished=False)
-    told = report(spark, str(tmp_path / "audit"))
-    orders = told.queues["orders"]
-    assert list(told.queues) == ["orders", "2026"]
+    figures = report(spark, str(tmp_path / "audit"))
+    orders = figures.queues["orders"]
+    assert list(figures.queues) == ["orders", "2026"]
     assert (orders.ended, orders.finished, orders.dead, orders.other) == (103, 100, 3, 0)
     assert (orders.retried, orders.retries) == (3, 6)
     assert orders.waiting == Percentiles(p50=0.49, p95=0.95, p99=0.99)
     assert orders.handling == Percentiles(p50=1.0, p95=1.0, p99=1.0)
-    assert (told.queues["2026"].other, told.queues["2026"].waiting) == (1, None)
-    assert told.reasons == [Reason(queue="orders", reason="<b>no such customer</b>", messages=3)]
-    assert told.total is not None
-    assert sum(one.finished + one.dead + one.other for one in told.spans) == told.total.ended == 104
+    assert (figures.queues["2026"].other, figures.queues["2026"].waiting) == (1, None)
+    assert figures.reasons == [Reason(queue="orders", reason="<b>no such customer</b>", messages=3)]
+    assert figures.total is not None
+    assert sum(span.finished + span.dead + span.other for span in figures.spans) == figures.total.ended == 104
     assert orders.per_second == pytest.approx(103 / (801.01 - 1.01), rel=1e-3)
     days = {path.parent.name for path in (tmp_path / "audit").glob("queue=orders/day=*/*.parquet")}
     assert days == {"day=2026-03-01", "day=2026-03-02"}

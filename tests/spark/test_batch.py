@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def drained(options: Mapping[str, str]) -> list[bytes]:
-    """The messages that plain consumers take until the queue is empty."""
+    """Return the messages that plain consumers take until the queue is empty."""
 
     async def drain() -> list[bytes]:
         bodies: list[bytes] = []
@@ -42,7 +42,7 @@ def drained(options: Mapping[str, str]) -> list[bytes]:
 
 
 def put(options: Mapping[str, str], *bodies: bytes) -> list[str]:
-    """Put by the direct API."""
+    """Put with the direct API."""
 
     async def put_all() -> list[str]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -52,7 +52,7 @@ def put(options: Mapping[str, str], *bodies: bytes) -> list[str]:
 
 
 def state(options: Mapping[str, str]) -> tuple[int, int]:
-    """How many messages there are, seen or not, and how many batches that are not complete."""
+    """Return the number of messages, visible or not, and the number of incomplete batches."""
 
     async def look() -> tuple[int, int]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -274,7 +274,7 @@ def test_plans_errors_and_the_event_log_contain_no_secret(
         spark.read.format("aiozkqueue").options(**options).load().collect()
     frame.explain(mode="extended")
     shown = capfd.readouterr()
-    logs = "".join(one.read_text() for one in spark_events.rglob("*") if one.is_file())
+    logs = "".join(file.read_text() for file in spark_events.rglob("*") if file.is_file())
     assert "aiozkqueue" in logs
     assert secret not in shown.out + shown.err + logs
 

@@ -34,7 +34,7 @@ async def test_a_batch_ends_before_its_size_exceeds_the_limit(zookeeper: str, qu
                 found.append(sum(page.items for page in await ledger.pages(after)))
                 await ledger.acknowledge(after)
                 number = after
-            assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one
+            assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one message
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_stream_with_a_limit_in_bytes_writes_each_message_once(
     files = Files(spark, options, tmp_path)
     query = files.start(once=True, maxBytesPerTrigger="200k", maxOffsetsPerTrigger="500")
     assert query.awaitTermination(240)
-    batches = [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert sum(batches) == 600
     assert max(batches) <= 204
     assert len(batches) <= (6 if bundles else 3)

@@ -1,4 +1,4 @@
-"""Arrow arrays from the bytes of bundles have the values that a conversion of each message gives."""
+"""Arrow arrays made from the bytes of bundles have the same values as a conversion of each message."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BUNDLES = st.tuples(st.lists(st.binary(max_size=40), min_size=1, max_size=20), s
 
 
 def bundle(bodies: Sequence[bytes], created: int, record: BundleRecord | None, *, locked: bool = False) -> BundleState:
-    """Return a bundle as it is read."""
+    """Return a bundle as a task reads it."""
     ids = [f"{number:0{ID_DIGITS}d}" for number in range(len(bodies))]
     name = BundleName.parse(f"{bundle_prefix('y' * ID_DIGITS, ids)}0000000007")
     assert name is not None

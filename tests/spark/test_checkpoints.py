@@ -1,4 +1,4 @@
-"""Checkpoints of another ledger, and folders with known batch numbers, are refused, and no message is lost."""
+"""Checkpoints of other ledgers, and folders that already have a batch number, are refused without losing a message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def drain(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, out: Path, **more: str) -> None:
-    """Take what there is into Parquet files."""
+    """Drain the queue into Parquet files."""
     stream = spark.readStream.format("aiozkqueue").options(**options, **more).load().select("body")
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
     query = started(lambda: writer.trigger(availableNow=True).start(str(out)))
@@ -44,13 +44,13 @@ def drain(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, out
 
 
 def bodies(spark: SparkSession, *folders: Path) -> Counter[bytes]:
-    """What the files hold."""
+    """Return the bodies in the files."""
     found = [bytes(row.body) for folder in folders for row in spark.read.parquet(str(folder)).collect()]
     return Counter(found)
 
 
 def stored(options: Mapping[str, str]) -> Counter[bytes]:
-    """Return the messages of the queue, read by kazoo."""
+    """Return the messages of the queue, as kazoo reads them."""
     client = KazooClient(options["hosts"])
     client.start(30)
     try:
@@ -62,7 +62,7 @@ def stored(options: Mapping[str, str]) -> Counter[bytes]:
 
 
 class Driver:
-    """Asks a reader as Spark does, with tasks in this process."""
+    """Calls a reader as Spark does, with the tasks in this process."""
 
     def __init__(self, options: Mapping[str, str], **more: str) -> None:
         parsed = parse_options({**options, **more})
@@ -117,7 +117,7 @@ def test_a_checkpoint_with_another_group_queue_root_or_ensemble_is_refused_and_n
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_root_continues_with_what_is_there_if_an_option_says_so(
+def test_a_checkpoint_of_another_root_continues_with_the_stored_messages_if_an_option_allows_it(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"1", b"2", b"3", b"4")
@@ -141,7 +141,7 @@ def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
     put(options, b"4", b"5", b"6", b"7")
     with pytest.raises(PySparkException, match=r"CheckpointError.*used with another checkpoint.*startingOffsets"):
         drain(spark, options, tmp_path / "second", tmp_path / "out")
-    for group in ("spark", "fresh"):  # a fresh ledger knows nothing of other checkpoints
+    for group in ("spark", "fresh"):  # a new ledger does not know other checkpoints
         with pytest.raises(PySparkException, match=r"UnreadBatchError.*no task .* has read .*an empty output folder"):
             drain(
                 spark, options, tmp_path / group, tmp_path / "out",
@@ -149,7 +149,10 @@ def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
             )  # fmt: skip
     assert left(options)[0] == 4
     assert sum(bodies(spark, tmp_path / "out").values()) == 3
-    for group in ("spark", "fresh"):  # the folder's three numbers pass, and the batch comes again behind them
+    for group in (
+        "spark",
+        "fresh",
+    ):  # the three batch numbers in the folder are skipped, and the batch comes again after them
         drain(
             spark, options, tmp_path / group, tmp_path / "out",
             group=group, failOnDataLoss="false", maxOffsetsPerTrigger="2",
@@ -177,7 +180,7 @@ def test_a_batch_committed_by_the_sink_only_is_written_once_and_not_lost_in_anot
         assert query.exception() is None
         query.awaitTermination(1)
     query.stop()
-    for name in ("0", ".0.crc"):  # as a driver leaves it that is killed between the two commits
+    for name in ("0", ".0.crc"):  # the state after a driver was killed between the two commits
         (checkpoint / "commits" / name).unlink()
     put(options, b"2", b"3")
     shutil.copytree(checkpoint, tmp_path / "copy")
@@ -255,7 +258,7 @@ def test_offsets_that_the_ledger_does_not_know_are_refused_before_any_acknowledg
     with pytest.raises(CheckpointError, match=r"has acknowledged batch 2.*an old copy of the checkpoint"):
         driver.latest(first)
     assert left(options) == (1, 1, 1)
-    assert driver.read(driver.beginning, driver.beginning) == []  # what Spark asks for where nothing waits yet
+    assert driver.read(driver.beginning, driver.beginning) == []  # Spark's request if no message waits yet
     for start, end in ((third, second), (second, second), (third, driver.beginning)):
         with pytest.raises(CheckpointError, match="has no messages: the checkpoint is damaged"):
             driver.reader.partitions(start, end)
@@ -267,12 +270,12 @@ def test_unread_batches_are_not_acknowledged_even_with_fail_on_data_loss_false(
     put(options, b"1", b"2", b"3")
     gone: dict[str, object] = {"seq": 7, "ledger": "f" * 32, "stream": "0" * 16}
     driver = begun(drivers, options, failOnDataLoss="false")
-    assert driver.read({**gone, "seq": 6}, gone) == []  # the batch of another ledger: nobody has it any more
+    assert driver.read({**gone, "seq": 6}, gone) == []  # a batch of another ledger, which no longer exists
     first = driver.latest(gone, 2)
     assert "failOnDataLoss=false, the stream continues" in caplog.text
     driver.reader.commit(gone)
     assert left(options) == (3, 2, 1)
-    assert driver.latest(first, 2) != first  # unread: it comes again
+    assert driver.latest(first, 2) != first  # it was not read, so it comes again
     again = driver.latest(first, 2)
     assert driver.read(first, again) == [b"1", b"2"]
     last = driver.latest(again, 2)
@@ -287,16 +290,16 @@ def test_a_batch_that_its_tasks_have_not_read_to_the_end_is_not_acknowledged(
     put(options, *(b"%d" % n for n in range(4)))
     driver = begun(drivers, options, minPartitions="2")
     end = driver.latest(driver.beginning)
-    one, other = driver.reader.partitions(driver.beginning, end)
-    assert len(driver.read_shares([one])) == 2
-    with closing(cast("Generator[pa.RecordBatch]", driver.reader.read(other))) as cut_off:
-        assert next(cut_off).num_rows == 2  # all rows, but the task does not get to its end
+    first, second = driver.reader.partitions(driver.beginning, end)
+    assert len(driver.read_shares([first])) == 2
+    with closing(cast("Generator[pa.RecordBatch]", driver.reader.read(second))) as cut_off:
+        assert next(cut_off).num_rows == 2  # reads all rows, but the task does not finish
     for ask in (driver.latest, driver.reader.commit):
         with pytest.raises(UnreadBatchError, match="no task of this query has read all of it"):
             ask(end)
     assert left(options) == (4, 4, 1)
-    assert len(driver.read_shares([other])) == 2
-    assert len(driver.read_shares([other])) == 2  # a second try of the task, as speculation makes one
+    assert len(driver.read_shares([second])) == 2
+    assert len(driver.read_shares([second])) == 2  # a second attempt of the task, as with speculation
     assert driver.latest(end) == end
     assert left(options) == (0, 0, 0)
 
@@ -305,13 +308,13 @@ def test_reads_of_one_checkpoint_do_not_count_for_another(options: dict[str, str
     put(options, b"1", b"2")
     lost = begun(drivers, options)
     read = lost.latest(lost.beginning)
-    assert len(lost.read(lost.beginning, read)) == 2  # and its sink failed
+    assert len(lost.read(lost.beginning, read)) == 2  # the sink failed
     with pytest.raises(CheckpointError, match="1 of its batches are not acknowledged"):
         begun(drivers, options).latest(lost.beginning)
     new = begun(drivers, options, startingOffsets="ledger")
     same = new.latest(new.beginning)
     assert (same["seq"], same["ledger"]) == (read["seq"], read["ledger"])
-    with pytest.raises(UnreadBatchError):  # an old folder knows its number
+    with pytest.raises(UnreadBatchError):  # an old folder has its number
         new.latest(same)
     assert len(new.read(new.beginning, same)) == 2
     with pytest.raises(zq.ClaimLostError, match="taken over"):
@@ -326,19 +329,19 @@ def test_a_batch_that_only_an_earlier_run_has_read_stays_until_the_next_is_read(
     put(options, b"1", b"2")
     killed = begun(drivers, options)
     first = killed.latest(killed.beginning, 1)
-    killed.read(killed.beginning, first)  # the sink has committed it, and the driver is killed before Spark has
+    killed.read(killed.beginning, first)  # the sink has committed it, and the driver is killed before Spark's commit
 
-    heir = begun(drivers, options)  # whose sink skips it, and nobody asks for its partitions
-    second = heir.latest(first, 1)
+    successor = begun(drivers, options)  # its sink skips the batch, and Spark does not request its partitions
+    second = successor.latest(first, 1)
     assert second["seq"] == 1
-    assert left(options) == (2, 2, 1)  # is it the same folder? That is not known yet
-    for driver in (heir, begun(drivers, options)):
-        with pytest.raises(UnreadBatchError):  # it was not: the folder knows the next number, too
+    assert left(options) == (2, 2, 1)  # whether the folder is the same is not known yet
+    for driver in (successor, begun(drivers, options)):
+        with pytest.raises(UnreadBatchError):  # the folder is another one, because it also has the next number
             driver.latest(second)
     assert left(options) == (2, 2, 1)
-    heir = begun(drivers, options)
-    heir.read(first, second)
-    assert heir.latest(second) == second
+    successor = begun(drivers, options)
+    successor.read(first, second)
+    assert successor.latest(second) == second
     assert left(options) == (0, 0, 0)
 
 
@@ -347,12 +350,12 @@ def test_a_task_of_a_replaced_driver_marks_nothing(options: dict[str, str], driv
     zombie = begun(drivers, options)
     end = zombie.latest(zombie.beginning)
     shares = zombie.reader.partitions(zombie.beginning, end)
-    heir = begun(drivers, options)
-    heir.reader.partitions(heir.beginning, end)
+    successor = begun(drivers, options)
+    successor.reader.partitions(successor.beginning, end)
     with pytest.raises(zq.ClaimLostError, match="taken over"):
         zombie.read_shares(shares)
     with pytest.raises(UnreadBatchError):
-        heir.latest(end)
+        successor.latest(end)
 
 
 def test_a_released_ledger_forgets_what_was_read(options: dict[str, str], drivers: list[Driver]) -> None:

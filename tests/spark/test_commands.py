@@ -1,4 +1,4 @@
-"""The commands `audit`, `load` and `unload`, on the tests' Spark and once on one of the command's own."""
+"""The commands `audit`, `load` and `unload`, on the tests' Spark and once on a Spark that the command starts."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_an_audit_prints_tables_and_json_and_writes_a_self_contained_page(comman
     page = (folder / "_report.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;no such customer&lt;/b&gt;" in page
     assert "<b>no such" not in page
-    assert not any(there in page for there in ("http:", "https:", "<script", "<link", "@import", "url("))
+    assert not any(reference in page for reference in ("http:", "https:", "<script", "<link", "@import", "url("))
     found = command.records("audit", "--to", str(folder), "--queue", "orders", "--html", str(tmp_path / "a.html"))
     assert {"kind": "dead-letters", "queue": "orders", "reason": "<b>no such customer</b>", "messages": 3} in found
-    (queue,) = [one for one in found if one["kind"] == "queue"]
+    (queue,) = [document for document in found if document["kind"] == "queue"]
     assert (queue["ended"], queue["waiting"]) == (103, {"p50": 0.49, "p95": 0.95, "p99": 0.99})
     assert found[0]["moved"] == 0
 
@@ -87,22 +87,22 @@ def test_the_commands_of_the_guide_print_and_exit_as_shown(
     (block,) = [block for block in blocks(page) if block.language == "text" and "$ aiozkqueue load" in block.text]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    for one in commands(block):
-        if one.text.startswith("aiozkqueue") and ">" not in one.text:
-            status, out, err = command(*shlex.split(one.text)[1:])
+    for shown in commands(block):
+        if shown.text.startswith("aiozkqueue") and ">" not in shown.text:
+            status, out, err = command(*shlex.split(shown.text)[1:])
         else:
-            done = subprocess.run(["sh", "-c", one.text], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+            done = subprocess.run(["sh", "-c", shown.text], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
             status, out, err = done.returncode, done.stdout, ""
-        where = f"{page.name}:{one.line}: {one.text}\n{out}{err}"
-        assert status == one.status, where
-        assert shows(one.output, out if status == 0 else err), where
+        where = f"{page.name}:{shown.line}: {shown.text}\n{out}{err}"
+        assert status == shown.status, where
+        assert shows(shown.output, out if status == 0 else err), where
 
 
 def test_every_command_error_is_one_line(command: Command, tmp_path: Path) -> None:
-    def refused(status: int, told: str, *arguments: str) -> None:
+    def refused(status: int, expected: str, *arguments: str) -> None:
         found, out, err = command(*arguments)
         assert (found, out, err.count("\n")) == (status, "", 1), err
-        assert told in err
+        assert expected in err
 
     refused(2, "there is no file 'nowhere.csv'", "load", "nowhere.csv", "--queue", "orders")
     refused(2, "Missing option '--queue'", "load", __file__)

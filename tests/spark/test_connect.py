@@ -1,4 +1,4 @@
-"""The format, `unload` and the audit work on Spark Connect, which gives clients no JVM."""
+"""The format, `unload` and the audit work on Spark Connect, whose clients have no JVM."""
 
 from __future__ import annotations
 

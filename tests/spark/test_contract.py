@@ -1,4 +1,4 @@
-"""Spark's use of the format's classes: it creates and pickles them without I/O, and calls methods twice."""
+"""Spark's use of the format's classes: it creates and pickles them without I/O, and may call methods twice."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_creating_and_pickling_a_source_opens_no_connection_and_no_file(tmp_path
         schema = source.schema()
         stream = source.streamReader(schema)
         writers = [source.writer(PAYLOADS, overwrite=False), source.streamWriter(PAYLOADS, overwrite=False)]
-        for one in (source, source.reader(schema), stream, *writers):
-            cloudpickle.loads(cloudpickle.dumps(one))  # type: ignore[no-untyped-call]
+        for obj in (source, source.reader(schema), stream, *writers):
+            cloudpickle.loads(cloudpickle.dumps(obj))  # type: ignore[no-untyped-call]
         assert stream.initialOffset() == stream.initialOffset() == {"seq": -1}
         assert isinstance(stream.getDefaultReadLimit(), ReadAllAvailable)
         stream.stop()
         with pytest.raises(BlockingIOError):
             server.accept()
-        with socket.create_connection(server.getsockname()):  # as one that connected would be seen
+        with socket.create_connection(server.getsockname()):  # shows that a connection would be noticed
             server.accept()[0].close()
 
 
@@ -80,7 +80,7 @@ async def test_a_task_reads_nothing_before_its_server_has_caught_up(zookeeper: s
         return False
 
     def read(reader: QueueStreamReader) -> list[Any]:
-        return [one for batch in reader.read(share) for one in batch["id"].to_pylist()]
+        return [message_id for batch in reader.read(share) for message_id in batch["id"].to_pylist()]
 
     async with ZooKeeperProxy(zookeeper) as proxy:
         proxy.hold_request(of_the_batch, times=None)
@@ -88,11 +88,11 @@ async def test_a_task_reads_nothing_before_its_server_has_caught_up(zookeeper: s
         task = asyncio.ensure_future(asyncio.to_thread(read, stream_of({**options, "hosts": proxy.hosts})))
         await sync.struck(60)
         await asyncio.to_thread(put, {**options, "hosts": proxy.hosts, "queue": "other"}, b"this takes longer")
-        before = [one for one in seen if b"/ledger" in one.body or b"/orders/items" in one.body]
+        before = [request for request in seen if b"/ledger" in request.body or b"/orders/items" in request.body]
         sync.release()
         assert sorted(await task) == sorted(ids)
     assert before == []
-    assert [one for one in seen if b"/orders/items" in one.body]
+    assert [request for request in seen if b"/orders/items" in request.body]
     await asyncio.to_thread(driver.stop)
 
 
@@ -104,16 +104,20 @@ def test_rows_are_read_and_written_as_arrow_batches_of_exactly_the_schema(option
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     try:
         read = [
-            [one for share in stream.partitions(stream.initialOffset(), end) for one in stream.read(share)],
-            [one for share in batch.partitions() for one in batch.read(share)],
+            [
+                arrow_batch
+                for share in stream.partitions(stream.initialOffset(), end)
+                for arrow_batch in stream.read(share)
+            ],
+            [arrow_batch for share in batch.partitions() for arrow_batch in batch.read(share)],
         ]
     finally:
         stream.stop()
     for batches in read:
-        assert all(isinstance(one, pa.RecordBatch) for one in batches)
-        assert {one.schema for one in batches} == {to_arrow_schema(schema, timezone="UTC")}
-        assert sum(one.num_rows for one in batches) == 2500
-        assert len(batches) <= 4  # a thousand rows each, and no rows one by one
+        assert all(isinstance(arrow_batch, pa.RecordBatch) for arrow_batch in batches)
+        assert {arrow_batch.schema for arrow_batch in batches} == {to_arrow_schema(schema, timezone="UTC")}
+        assert sum(arrow_batch.num_rows for arrow_batch in batches) == 2500
+        assert len(batches) <= 4  # batches of a thousand rows, not single rows
     assert isinstance(source.writer(PAYLOADS, overwrite=False), DataSourceArrowWriter)
 
 

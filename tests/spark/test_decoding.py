@@ -75,7 +75,7 @@ VALUES = {
 
 
 def plain(value: Any) -> Any:
-    """A value as it compares."""
+    """Return a value in a form that can be compared."""
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     if isinstance(value, bytearray):
@@ -103,14 +103,14 @@ def test_a_decoded_value_is_the_one_that_spark_decodes(spark: SparkSession, kind
         try:
             ours = decode_object(rows[row.n].encode(), decoders)["v"]
         except ValueError:
-            assert row.bad is not None, f"{kind}: {rows[row.n]} is {row.v} to Spark, and does not decode here"
+            assert row.bad is not None, f"{kind}: {rows[row.n]} is {row.v} in Spark, and does not decode here"
             continue
-        assert row.bad is None, f"{kind}: {rows[row.n]} is {ours} here, and does not decode to Spark"
+        assert row.bad is None, f"{kind}: {rows[row.n]} is {ours} here, and does not decode in Spark"
         if kind == "timestamp":
             assert isinstance(ours, datetime)
             ours = (ours - datetime(1970, 1, 1, tzinfo=UTC)) // (datetime.resolution)
         if kind == "float" and isinstance(ours, float) and math.isfinite(ours):
-            assert ours == pytest.approx(row.v) or math.isinf(row.v)  # Arrow makes a float of the double
+            assert ours == pytest.approx(row.v) or math.isinf(row.v)  # Arrow converts the double to a float
             continue
         assert plain(ours) == plain(row.v), f"{kind}: {rows[row.n]}"
 
@@ -130,7 +130,7 @@ def test_a_payload_that_python_cannot_read_does_not_decode(payload: bytes) -> No
         (ArrayType(StructType([StructField("a", StringType())])), b'{"v": [{"a": "\\ude00\\ud83d"}]}'),
     ],
 )
-def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_to_it(
+def test_a_text_that_utf_8_cannot_encode_does_not_decode_and_does_not_affect_other_rows(
     kind: DataType, payload: bytes
 ) -> None:
     options = parse_options({"hosts": "nowhere", "queue": "orders", "mode": "DEADLETTER"})
@@ -138,7 +138,7 @@ def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_
     decoded = layout.decode([{"id": "bad", "body": payload}, {"id": "good", "body": b"{}"}])
     assert list(decoded.undecodable) == ["bad"]
     assert "half of a surrogate pair" in decoded.undecodable["bad"]
-    assert decoded.undecodable["bad"].isascii()  # it is stored
+    assert decoded.undecodable["bad"].isascii()  # the payload is stored
     assert layout.batch(decoded.rows).to_pylist() == [{"v": None}]
 
 
@@ -155,18 +155,18 @@ def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_
         ("Etc/GMT-3", 3),
     ],
 )
-def test_a_zone_has_each_form_that_a_session_of_spark_gives_it(name: str, hours: float) -> None:
-    assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)  # noqa: DTZ001 - in that zone
+def test_a_time_zone_is_accepted_in_each_form_of_a_spark_session(name: str, hours: float) -> None:
+    assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)  # noqa: DTZ001 - the time is in that zone
 
 
 @pytest.mark.parametrize("name", ["", "+24:00", "+99", "+01:60", "GMT+", "Mars", "../UTC", "+1:0"])
-def test_another_zone_is_refused(name: str) -> None:
+def test_another_form_of_time_zone_is_refused(name: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match="give the name of a region"):
         zone_of(name)
 
 
 def encoded(column: pa.Array, kind: DataType) -> list[bytes]:
-    """The payloads of rows with one column ``v``."""
+    """Return the payloads of rows with one column ``v``."""
     encoder = RowEncoder(StructType([StructField("v", kind)]))
     return [row.body for row in encoder.rows(pa.RecordBatch.from_arrays([column], ["v"]))]
 
@@ -182,7 +182,7 @@ def test_a_time_is_written_in_utc_and_read_back_whatever_its_zone_and_year() -> 
 def test_a_small_decimal_is_written_in_digits() -> None:
     digits = ["0.000000000000000000", "0.000000000100000000", "-1.500000000000000000"]
     column = pa.array(map(Decimal, digits), pa.decimal128(38, 18))
-    assert encoded(column, DecimalType(38, 18)) == [f'{{"v": "{one}"}}'.encode() for one in digits]
+    assert encoded(column, DecimalType(38, 18)) == [f'{{"v": "{number}"}}'.encode() for number in digits]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ledgers of deleted queues: one that is opened meanwhile, one of a successor, and one that tasks still read."""
+"""Ledgers of deleted queues: one is opened meanwhile, one has a successor, and one is still read by tasks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_driver_from_before_the_deletion_does_not_share_the_epoch_of_its
 
 
 def with_queue(options: Mapping[str, str], action: Callable[[zq.Queue[bytes]], Awaitable[object]]) -> None:
-    """Have another client do something with the queue."""
+    """Have another client perform an action on the queue."""
 
     async def act() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:

@@ -1,4 +1,4 @@
-"""A stream whose queue is deleted stops with that reason, whichever request of it comes next."""
+"""A stream whose queue is deleted stops with that reason, whichever request comes next."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def prepare(ledger: Ledger) -> None:
 
 
 async def outcome(call: Callable[[Ledger], Awaitable[object]], ledger: Ledger) -> str:
-    """Return the text with which a call says that the ledger was lost, or an empty one."""
+    """Return the text of the error with which a call reports the lost ledger, or an empty text."""
     try:
         await call(ledger)
     except zq.ClaimLostError as error:

@@ -1,4 +1,4 @@
-"""A write whose queue is deleted meanwhile puts all of its rows, or fails and puts none."""
+"""A write whose queue is deleted meanwhile puts all its rows, or fails and puts none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = 5
 
 
 async def write(session: zq.QueueSession, options: Mapping[str, str], rows: int) -> None:
-    """Write one partition as a task and a driver do, in one session."""
+    """Write one partition as a task and a driver do, with one session."""
     link = Link(cast("Any", None), session, parse_options(options), core_of(session).zookeeper)
     staging = await staging_of(link, "writer")
     fence = await staging.begin(0, "run")
@@ -48,7 +48,7 @@ class Deletion:
     again: bool
     """Whether the queue is created again."""
     rows: int = 0
-    """The rows that consumers could take before."""
+    """The number of rows that consumers could take before the deletion."""
 
     async def __call__(self) -> None:
         async with zq.connect(self.options["hosts"], root=self.options["root"], janitor=False) as other:
@@ -99,10 +99,10 @@ def test_a_run_does_not_complete_the_batch_that_another_run_has_begun_again(opti
         first = Task(one).add(range(20))
         written = first.finish()
         assert one.call(first.staging.abort, 0) == 20
-        heir = Task(other, run="second").add(range(10))
+        successor = Task(other, run="second").add(range(10))
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             first.commit(written)
         put(options, b"other")
         assert drained(options) == [b"other"]
-        heir.add(range(10, 20)).commit(heir.finish())
+        successor.add(range(10, 20)).commit(successor.finish())
     assert len(drained(options)) == 20

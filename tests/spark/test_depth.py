@@ -1,4 +1,4 @@
-"""The memory of driver and tasks does not grow with the queue: small limits, and a queue fifteen times as deep."""
+"""The memory of driver and tasks does not grow with the queue, as a queue fifteen times as deep shows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIB = 2**20
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Its maximum, in bytes."""
+    """Return the maximum memory use in bytes."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -48,7 +48,7 @@ def fill(options: dict[str, str], messages: int) -> None:
     async def put() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue(options["queue"])
-            await queue.put_many([b"x"] * 1000)  # which makes the queue
+            await queue.put_many([b"x"] * 1000)  # creates the queue
             for _ in range(1, messages // 1000, 3):
                 await asyncio.gather(*(queue.put_many([b"x"] * 1000) for _ in range(3)))
 
@@ -104,9 +104,12 @@ async def _marks_of(link: Link) -> set[str]:
 def test_memory_use_does_not_grow_with_the_depth_of_a_queue(
     queues: tuple[dict[str, str], dict[str, str]], work: Callable[[dict[str, str]], None]
 ) -> None:
-    """The names of the deep queue alone take 6 MiB, and its listing 3 more; a piece of that and its names take one."""
+    """The names of the deep queue take 6 MiB, and its listing takes 3 MiB.
+
+    A piece of the listing with its names takes one.
+    """
     shallow, deep = queues
-    work(shallow)  # what is imported and made once is not looked at
+    work(shallow)  # so that imports and objects that are made once do not count
     assert peak(lambda: work(deep)) < 1.3 * peak(lambda: work(shallow)) + 2 * MIB
 
 
@@ -120,5 +123,5 @@ def test_shares_of_a_folder_hold_every_message_once_and_are_about_one_task_in_si
     ]
     assert len(shares) == SHALLOW // SHARE
     assert max(map(len, shares)) < 1.3 * SHARE
-    ids = [one for share in shares for one in share]
+    ids = [message_id for share in shares for message_id in share]
     assert len(ids) == len(set(ids)) == SHALLOW

@@ -52,11 +52,11 @@ def test_shares_have_about_the_same_size_and_none_is_empty(pieces: Sequence[Piec
         ([Piece(100, 10), Piece(10, 100)], 2, [100, 10]),
     ],
 )
-def test_some_divisions(pieces: Sequence[Piece], shares: int, divided: list[int]) -> None:
+def test_pieces_are_divided_as_in_these_examples(pieces: Sequence[Piece], shares: int, divided: list[int]) -> None:
     assert divide(pieces, shares) == divided
 
 
-#: The large ones are in the first third.
+#: The large messages are in the first third.
 BODIES = [b"x" * 50_000, *[b"y"] * 40, b"x" * 50_000, *[b"y"] * 80]
 
 
@@ -64,7 +64,7 @@ BODIES = [b"x" * 50_000, *[b"y"] * 40, b"x" * 50_000, *[b"y"] * 80]
     "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
 )
 @pytest.mark.parametrize("sample", [500, 64], ids=["each size is read", "some sizes are read"])
-def test_tasks_of_a_stream_read_about_as_many_bytes(
+def test_tasks_of_a_stream_read_about_the_same_number_of_bytes(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, bundles: bool, sample: int
 ) -> None:
     monkeypatch.setattr(dividing, "_SAMPLE", sample)
@@ -80,12 +80,12 @@ def test_tasks_of_a_stream_read_about_as_many_bytes(
         end = reader.latestOffset(start, ReadAllAvailable())
         shares = reader.partitions(start, end)
         read = [
-            [(one["id"], len(one["body"])) for batch in reader.read(share) for one in batch.to_pylist()]
+            [(row["id"], len(row["body"])) for batch in reader.read(share) for row in batch.to_pylist()]
             for share in shares
         ]
     finally:
         reader.stop()
-    assert [one for share in read for one, _ in share] == ids
+    assert [message_id for share in read for message_id, _ in share] == ids
     sizes = [sum(size for _, size in share) for share in read]
     assert len(sizes) == 2
     assert max(sizes) < 60_000

@@ -72,14 +72,14 @@ async def test_a_batch_that_is_tried_again_without_rows_is_refused_if_it_has_row
     await asyncio.to_thread(killed.write, rows_of([b"a", b"b"]))
     for number, run in enumerate(("second", "third")):
         monkeypatch.setattr(Partition, "run", run)
-        heir = await asyncio.to_thread(stream_writer, options)
-        report = await asyncio.to_thread(heir.write, rows_of([]))
+        successor = await asyncio.to_thread(stream_writer, options)
+        report = await asyncio.to_thread(successor.write, rows_of([]))
         if number:
-            await asyncio.to_thread(heir.commit, [report, report], 0)
+            await asyncio.to_thread(successor.commit, [report, report], 0)
         else:
             with pytest.raises(zq.NotCommittedError, match="begun with other partitions"):
-                await asyncio.to_thread(heir.commit, [report, report], 0)
+                await asyncio.to_thread(successor.commit, [report, report], 0)
             assert await asyncio.to_thread(state, options) == (2, 1)
-            await asyncio.to_thread(heir.abort, [report, report], 0)
+            await asyncio.to_thread(successor.abort, [report, report], 0)
         assert await asyncio.to_thread(state, options) == (0, 0)
     assert await asyncio.to_thread(drained, options) == []

@@ -1,4 +1,4 @@
-"""The programs of `docs/spark.md` and `docs/spark` run, block by block, with a folder as the shop."""
+"""The programs of `docs/spark.md` and `docs/spark` run block by block, with a local folder as storage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILES = ["spark/files.md", "spark/running.md", "spark/tuning.md"]
 
 
 class Guide:
-    """Runs the programs of the pages as one, in their order."""
+    """Runs the programs of the pages in order, as one program."""
 
     def __init__(self, spark: SparkSession, zookeeper: str, shop: Path, pages: list[str]) -> None:
         self.hosts = hosts = f"{zookeeper}/guide-{os.urandom(4).hex()}"
@@ -42,7 +42,7 @@ class Guide:
         self._spark = spark
 
     def run(self) -> None:
-        """Run the next one. Its streams run until there is nothing more."""
+        """Run the next program. Its streams run until no input is left."""
         page, program = next(self._programs)
         text = program.text
         for place, here in self._places.items():
@@ -55,7 +55,7 @@ class Guide:
                 query.stop()
 
     def named(self, name: str) -> DataFrame:
-        """A frame that a program has made."""
+        """Return a data frame that a program has made."""
         frame = self._names[name]
         assert isinstance(frame, DataFrame)
         return frame
@@ -71,7 +71,7 @@ class Guide:
         asyncio.run(send())
 
     def left(self, queue: str) -> list[bytes]:
-        """Take what a queue holds."""
+        """Take all messages of a queue."""
         return sorted(drained({"hosts": self.hosts, "root": "/zms", "queue": queue}))
 
 
@@ -113,7 +113,9 @@ def test_the_functions_for_each_batch_run(spark: SparkSession, zookeeper: str, t
     rows = spark.read.parquet(str(tmp_path / "checked")).select("id", "cents").collect()
     assert [tuple(row) for row in rows] == [(4, 1)]
     letters = spark.read.format("aiozkqueue").options(hosts=guide.hosts, content="deadLetters").load("orders")
-    assert [(bytes(one.body), one.reason) for one in letters.collect()] == [(b'{"id": 5}', "stream 'check': no amount")]
+    assert [(bytes(letter.body), letter.reason) for letter in letters.collect()] == [
+        (b'{"id": 5}', "stream 'check': no amount")
+    ]
     assert guide.over()
 
 

@@ -1,4 +1,4 @@
-"""An idle stream writes nothing, and lists a folder again only if it may have free messages since."""
+"""An idle stream writes nothing, and lists a folder again only if the folder may have new free messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Listings:
         self.paths: list[str] = []
 
     def note(self, request: Request) -> bool:
-        """Note a listing of a folder of messages or of the locks."""
+        """Record a listing of a folder of messages or of the locks."""
         if request.opcode in {Opcode.GET_CHILDREN, Opcode.GET_CHILDREN2}:
             path = request.body[4 : 4 + int.from_bytes(request.body[:4], "big")].decode()
             if re.search(r"/(items|locks|later/\d+)$", path):
@@ -61,13 +61,13 @@ def reading(hosts: str, root: str) -> Iterator[QueueStreamReader]:
 
 
 def last_transaction(server: EmbeddedZooKeeper) -> str:
-    """Return the number of the server's last transaction, as it says itself."""
+    """Return the number of the last transaction, as the server reports it."""
     found = re.search("Zxid: (0x[0-9a-f]+)", four_letters(server.node.ports.client, "srvr", timeout=30))
     assert found is not None
     return found[1]
 
 
-def test_a_stream_that_looks_for_a_batch_again_and_again_causes_no_transaction(queue_root: str) -> None:
+def test_a_stream_that_repeatedly_looks_for_a_batch_causes_no_transaction(queue_root: str) -> None:
     async def fill(hosts: str) -> None:
         async with zq.connect(hosts, root=queue_root, janitor=False) as session:
             await session.queue("orders").put_many([b"1", b"2"])
@@ -79,7 +79,7 @@ def test_a_stream_that_looks_for_a_batch_again_and_again_causes_no_transaction(q
             offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
             shares = reader.partitions(reader.initialOffset(), offset)
             assert sum(batch.num_rows for share in shares for batch in reader.read(share)) == 2
-            assert reader.latestOffset(offset, ReadAllAvailable()) == offset  # acknowledges it
+            assert reader.latestOffset(offset, ReadAllAvailable()) == offset  # acknowledges the batch
             before = last_transaction(server)
             for _ in range(20):
                 assert reader.latestOffset(offset, ReadAllAvailable()) == offset
@@ -88,7 +88,7 @@ def test_a_stream_that_looks_for_a_batch_again_and_again_causes_no_transaction(q
 
 @pytest.fixture
 async def listings(zookeeper: str) -> AsyncIterator[tuple[str, Listings]]:
-    """The servers behind a proxy, and the folders that are listed through it."""
+    """The address of a proxy in front of the servers, and the folders that are listed through it."""
     found = Listings()
     async with ZooKeeperProxy(zookeeper) as proxy:
         proxy.hold_request(found.note, times=None)
@@ -121,7 +121,7 @@ async def test_a_folder_without_free_messages_is_not_listed_again_until_it_chang
             assert await ledger.next_batch(batch, None) == batch
         assert listed.paths.count("items") == 1
         await core_of(session).zookeeper.multi([Delete(lock)])
-        assert await ledger.next_batch(batch, None) > batch  # a lock has gone, and no item has changed
+        assert await ledger.next_batch(batch, None) > batch  # a lock has been removed, and no item has changed
 
 
 async def test_a_message_that_becomes_due_is_found_without_a_change_of_its_folder(
@@ -143,7 +143,7 @@ async def test_a_message_that_becomes_due_is_found_without_a_change_of_its_folde
         await eventually(found, 30)
         assert [page.items for page in await ledger.pages(0)] == [1]
         hours = [name for name in listed.paths if name.isdigit()]
-        assert len(set(hours)) == 1  # never that of tomorrow
+        assert len(set(hours)) == 1  # not the message that is due tomorrow
         assert len(hours) <= 2 < polls
 
 
@@ -182,7 +182,7 @@ async def test_an_hour_whose_listing_takes_long_is_not_listed_again_for_each_put
         assert len([name for name in listed.paths if name.isdigit()]) == 1
         monkeypatch.setattr("aiozkqueue.batches.backlog.AGAIN", 10)
         other = Ledger(core_of(session).handle("orders"), "other")
-        assert [one.items for one in await other.pages(await next_of(other, -1))] == [1]
+        assert [page.items for page in await other.pages(await next_of(other, -1))] == [1]
 
 
 async def test_a_due_message_that_another_client_took_first_and_releases_is_found(
@@ -193,7 +193,7 @@ async def test_a_due_message_that_another_client_took_first_and_releases_is_foun
         queue, ledger = session.queue("orders"), Ledger(core_of(session).handle("orders"), "spark")
         await same_hour()
         await queue.put(b"due", delay=2)
-        assert await ledger.next_batch(-1, None) == -1  # it is known now
+        assert await ledger.next_batch(-1, None) == -1  # the message is known now
         async with session.transaction(autocommit=False) as tx:
             message = await tx.take(queue, timeout=30)
             assert message is not None

@@ -1,7 +1,7 @@
-"""Real drivers that are killed at every step of a micro-batch, or assumed dead and return.
+"""Real drivers that are killed at every step of a micro-batch, or that continue after another driver has replaced them.
 
-A driver runs a query for each step, and is killed when each query has halted at its step. The next driver continues all
-queries, and is killed when each of them has reached the next step.
+A driver runs one query for each step, and is killed when all queries have halted at their steps. The next driver
+continues all queries, and is killed when each query has reached its next step.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-#: Seconds until a query is where it is to be, however busy the machine.
+#: Seconds within which a query must reach its step, even on a busy machine.
 PATIENCE = 300
 
 
 class Query:
-    """Drains a queue into another."""
+    """A query that drains a queue into another."""
 
     def __init__(self, servers: dict[str, str], folder: Path, name: str) -> None:
         self.root = f"{servers['root']}/{name}"
@@ -45,32 +45,32 @@ class Query:
         self._folder.mkdir()
 
     def at(self, step: str) -> None:
-        """Have the next driver halt at this step."""
+        """Have the query halt at this step in the next driver."""
         (self._folder / STEP).write_text(step)
         (self._folder / WAITS).unlink(missing_ok=True)
 
     def wait(self, driver: subprocess.Popen[str]) -> None:
-        """Wait until it is there."""
+        """Wait until the query has reached its step."""
         _wait(driver, self._folder / WAITS, self._folder / ENDED)
         assert not (self._folder / ENDED).exists(), (self._folder / ENDED).read_text()
 
     def end(self, driver: subprocess.Popen[str]) -> str:
-        """Let it go on, and return how it ends."""
+        """Let the query continue, and return how it ends."""
         (self._folder / GO).touch()
         _wait(driver, self._folder / ENDED)
         return (self._folder / ENDED).read_text()
 
     def go_on(self, spark: SparkSession) -> None:
-        """Run it in this process until it ends."""
+        """Run the query in this process until it ends."""
         assert pipe(spark, self._servers, self._folder, "aiozkqueue").awaitTermination(PATIENCE)
 
 
 def _wait(driver: subprocess.Popen[str], *files: Path) -> None:
-    """Wait until there is one of these files."""
+    """Wait until one of these files exists."""
     deadline = time.monotonic() + PATIENCE
     while not any(file.exists() for file in files):
         assert driver.poll() is None, f"the driver has ended with {driver.returncode}"
-        assert time.monotonic() < deadline, f"still no {files[0]}"
+        assert time.monotonic() < deadline, f"{files[0]} does not exist"
         time.sleep(0.05)
 
 
@@ -96,7 +96,7 @@ class Drivers:
 
 
 def run(driver: subprocess.Popen[str], *queries: Query) -> None:
-    """Have a driver start these one after the other, and wait until each has come to its step."""
+    """Have a driver start the queries one after another, and wait until each has reached its step."""
     assert driver.stdin is not None
     for query in queries:
         print(query.root, file=driver.stdin, flush=True)
@@ -104,7 +104,7 @@ def run(driver: subprocess.Popen[str], *queries: Query) -> None:
 
 
 def kill(driver: subprocess.Popen[str]) -> None:
-    """Kill a driver, its JVM with it."""
+    """Kill a driver with its JVM."""
     assert driver.poll() is None
     os.killpg(driver.pid, signal.SIGKILL)
     driver.communicate()
@@ -128,7 +128,7 @@ def test_drivers_killed_at_any_step_lose_and_duplicate_nothing_and_a_zombie_chan
         query.at(step)
     run(first, *queries)
     kill(first)
-    seen = {query: drained(query.out) for query in queries}  # what consumers have taken must not come again
+    seen = {query: drained(query.out) for query in queries}  # messages that consumers have taken must not come again
     for query, step in zip(queries, [*STEPS[1:], STEPS[0]], strict=True):
         query.at(step)
     run(second, *queries)
@@ -140,9 +140,9 @@ def test_drivers_killed_at_any_step_lose_and_duplicate_nothing_and_a_zombie_chan
     zombie.go_on(spark)
     assert left(zombie.orders) == (0, 0, 0)
     assert put(zombie.orders, b"late")
-    told = zombie.end(second)
-    assert "ClaimLostError" in told
-    assert "taken over" in told
+    ending = zombie.end(second)
+    assert "ClaimLostError" in ending
+    assert "taken over" in ending
     assert Counter(drained(zombie.out)) == Counter(bodies)
     assert left(zombie.orders) == (1, 0, 0)
 

@@ -1,4 +1,4 @@
-"""A write whose driver is killed: its rows are shown, consumers never see them, and clean-up removes them."""
+"""A write whose driver is killed: the rows are reported, consumers never receive them, and clean-up removes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 async def killed_write(zookeeper: str, root: str, java: str, folder: Path, view: Observer) -> None:
-    """Kill a driver and its JVM when the rows of one partition are stored."""
+    """Start a driver, and kill it with its JVM when the rows of one partition are stored."""
     driver = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.spark.hanging_write", zookeeper, root, str(folder)),
@@ -64,8 +64,10 @@ async def test_the_rows_of_a_killed_write_are_counted_diagnosed_and_cleaned_up(
             assert await tx.take(orders) is None
         stats = await orders.stats()
         assert (stats.size, stats.staged) == (ROWS, 1)
-        assert [one.messages for one in await orders.admin.unfinished()] == [ROWS]
-        (finding,) = [one for one in (await session.admin.diagnose("orders")).findings if "staged" in one.text]
+        assert [write.messages for write in await orders.admin.unfinished()] == [ROWS]
+        (finding,) = [
+            candidate for candidate in (await session.admin.diagnose("orders")).findings if "staged" in candidate.text
+        ]
         assert finding.text.startswith(f"{ROWS} staged messages")
         assert "ledgers discard orders" in finding.advice
         await session.admin.clean("orders")

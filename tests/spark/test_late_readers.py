@@ -34,7 +34,7 @@ BODIES = [b'{"n": 1}', b'{"n": "one"}', b'{"n": 3}']
 
 
 NUMBERS = StructType([StructField("n", IntegerType()), StructField("_id", StringType())])
-#: All of the payloads decode.
+#: A schema with which all payloads decode.
 ANY = StructType([StructField("m", StringType()), StructField("_id", StringType())])
 
 
@@ -79,7 +79,7 @@ async def test_a_driver_that_is_replaced_while_it_hands_out_a_batch_does_not_nam
         root, handed = f"{queue_root}/{number}", list[Handed]()
         async with zq.connect(zookeeper, root=root) as session, zq.connect(zookeeper, root=root) as other:
             await session.queue("orders").put(b"a")
-            first, second = (Ledger(core_of(one).handle("orders"), "spark") for one in (session, other))
+            first, second = (Ledger(core_of(client).handle("orders"), "spark") for client in (session, other))
             assert await first.next_batch(-1, None) == 0
 
             async def replace(successor: Ledger = second, handed: list[Handed] = handed) -> None:

@@ -1,6 +1,6 @@
 """Tasks that begin after their write has ended are refused and leave nothing, and the next run writes each row once.
 
-All but one of the tests use the classes that Spark calls, without Spark.
+Most tests use the classes that Spark calls, without Spark.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_refused(writer: QueueWriter | QueueStreamWriter) -> None:
 
 
 def write(options: dict[str, str]) -> None:
-    """Write the rows in a run of their own, which succeeds."""
+    """Write the rows in a separate run, which succeeds."""
     writer = writer_of(options)
     writer.commit([writer.write(rows_of(BODIES))])
 
@@ -77,7 +77,7 @@ async def test_a_task_that_begins_after_its_write_has_failed_is_refused_and_leav
         await asyncio.to_thread(is_refused, writer)
         assert await remains(server_view, queue_root) == []
     await asyncio.to_thread(write, options)
-    with suppress(zq.NotCommittedError):  # Spark has no use for a report that comes so late
+    with suppress(zq.NotCommittedError):  # Spark ignores the report, because it comes too late
         assert (await asyncio.to_thread(writer.write, rows_of(BODIES))).rows == 0
     assert await asyncio.to_thread(state, options) == (5, 0)
     assert Counter(await asyncio.to_thread(drained, options)) == Counter(BODIES)
@@ -112,7 +112,9 @@ async def test_a_write_that_fails_between_any_two_requests_of_a_task_leaves_noth
         await asyncio.wait({task, struck}, return_when=asyncio.FIRST_COMPLETED)
         ended = not struck.done()
         driver = writer_of(options)
-        vars(driver).update(vars(slow), _options=driver._options)  # the writer of the task, without the proxy
+        vars(driver).update(
+            vars(slow), _options=driver._options
+        )  # the writer of the task, which does not use the proxy
         await asyncio.to_thread(driver.abort, [])
         fault.release()
         proxy.heal()
@@ -162,17 +164,17 @@ async def test_a_late_task_of_a_replaced_or_failed_run_does_not_take_over_the_ba
     zookeeper: str, queue_root: str, server_view: Observer
 ) -> None:
     options = {"hosts": zookeeper, "root": queue_root, "queue": "orders", "txnAppId": "app", "txnVersion": "1"}
-    killed, failed, heir = [await asyncio.to_thread(writer_of, options) for _ in range(3)]
+    killed, failed, successor = [await asyncio.to_thread(writer_of, options) for _ in range(3)]
     await asyncio.to_thread(killed.write, rows_of(BODIES))
     await asyncio.to_thread(failed.write, rows_of(BODIES))
     await asyncio.to_thread(is_refused, killed)
     await asyncio.to_thread(failed.abort, [])
     await asyncio.to_thread(is_refused, failed)
-    report = await asyncio.to_thread(heir.write, rows_of(BODIES))
+    report = await asyncio.to_thread(successor.write, rows_of(BODIES))
     for late in (killed, failed):
         await asyncio.to_thread(is_refused, late)
         await asyncio.to_thread(late.abort, [])
-    await asyncio.to_thread(heir.commit, [report])
+    await asyncio.to_thread(successor.commit, [report])
     assert Counter(await asyncio.to_thread(drained, options)) == Counter(BODIES)
     assert await remains(server_view, queue_root) == []
 
@@ -208,7 +210,10 @@ async def test_a_late_task_of_a_failed_micro_batch_is_refused(
     def writer() -> QueueStreamWriter:
         return QueueStreamWriter(BODY, parse_options(options), "origin")
 
-    late, aborting = await asyncio.to_thread(writer), await asyncio.to_thread(writer)  # Spark creates another to abort
+    late, aborting = (
+        await asyncio.to_thread(writer),
+        await asyncio.to_thread(writer),
+    )  # Spark creates another writer to abort the batch
     report = await asyncio.to_thread(late.write, rows_of(BODIES)) if begun else None
     await asyncio.to_thread(aborting.abort, [None, report if reported else None], 0)
     await asyncio.to_thread(is_refused, late)

@@ -1,4 +1,4 @@
-"""The ledger of a stream returns the same batch each time, whichever process died in between."""
+"""The ledger of a stream returns the same batch each time, whichever process has died meanwhile."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class _DriverKilledError(Exception):
-    """The driver is dead from here on."""
+    """The driver is killed at this request."""
 
 
-class Mortal:
-    """A client that dies at its n-th write, before the server has it or after."""
+class DyingClient:
+    """A client that dies at its n-th write, before or after the write is applied."""
 
     def __init__(self, zookeeper: Any, step: int | None, *, applied: bool) -> None:
         self._zookeeper = zookeeper
@@ -58,7 +58,7 @@ class Mortal:
 
 
 class Stream:
-    """Spark's use of a source, and of a sink that identifies batches by their number, as its logs show it."""
+    """Spark's use of a source and of a sink that identifies batches by their numbers, with Spark's two logs."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -66,7 +66,7 @@ class Stream:
         self.sink: dict[int, list[str]] = {}
 
     async def run(self, ledger: Ledger, limit: int) -> None:
-        """Begin where the logs are, and go on until the queue is empty."""
+        """Continue from the logs until the queue is empty."""
         while True:
             if self.commits == len(self.offsets):
                 start = self.offsets[-1] if self.offsets else -1
@@ -144,12 +144,12 @@ class Preparing(Stream):
 async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
     """Read the messages of a batch that exist, in order."""
     zookeeper = ledger._zookeeper
-    places = [one.place for page in pages for one in await read_page(zookeeper.read, page.path)]
+    places = [entry.place for page in pages for entry in await read_page(zookeeper.read, page.path)]
     nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
     found: list[bytes] = []
     for place, node in zip(places, nodes, strict=True):
         if node is not None:
-            found += [one.data for one in decode_bundle(node.data)] if is_bundle_at(place) else [node.data]
+            found += [member.data for member in decode_bundle(node.data)] if is_bundle_at(place) else [node.data]
     return [decode(data)[1].decode() for data in found]
 
 
@@ -157,7 +157,7 @@ async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
 async def driver(hosts: str, root: str, step: int | None = None, *, applied: bool = False) -> AsyncIterator[Ledger]:
     async with zq.connect(hosts, root=root, janitor=False) as session:
         ledger = Ledger(core_of(session).handle("orders"), "spark")
-        ledger._zookeeper = Mortal(core_of(session).zookeeper, step, applied=applied)  # type: ignore[assignment]
+        ledger._zookeeper = DyingClient(core_of(session).zookeeper, step, applied=applied)  # type: ignore[assignment]
         yield ledger
 
 
@@ -166,12 +166,12 @@ async def fill(hosts: str, root: str, count: int, bundle: int = 1) -> list[str]:
         bodies = [str(n) for n in range(count)]
         if bundle > 1:
             await session.queue("orders").configure(zq.QueueConfig(bundle=bundle))
-        await session.queue("orders").put_many([one.encode() for one in bodies])
+        await session.queue("orders").put_many([body.encode() for body in bodies])
         return bodies
 
 
-class Slow:
-    """A client between whose writes and whatever it does next something else may happen."""
+class InterruptedClient:
+    """A client after one of whose writes another action happens."""
 
     def __init__(self, zookeeper: Any, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._zookeeper = zookeeper
@@ -188,23 +188,25 @@ class Slow:
         return result
 
 
-class Lossy(Slow):
-    """A client whose first page is made, its reply lost; something else happens before it has asked again."""
+class LostReplyClient(InterruptedClient):
+    """A client that loses the reply to its first page. Another action happens before it reads the page."""
 
     async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         if self._meanwhile is None or not operations[1:] or not operations[1].path.endswith("/000000"):
             return await self._zookeeper.multi(operations, **options)
         await self._zookeeper.multi(operations, **options)
-        with pytest.raises(MultiError) as refused:  # as it is when it is sent again
+        with pytest.raises(MultiError) as refused:  # as if it had been sent again
             await self._zookeeper.multi(operations, **options)
         meanwhile, self._meanwhile = self._meanwhile, None
         await meanwhile()
         raise refused.value
 
 
-@pytest.mark.parametrize("client", [Slow, Lossy], ids=["the batch was begun", "its page was made"])
+@pytest.mark.parametrize(
+    "client", [InterruptedClient, LostReplyClient], ids=["the batch was begun", "its page was made"]
+)
 async def test_a_batch_that_a_successor_made_and_acknowledged_raises_claim_lost(
-    zookeeper: str, queue_root: str, client: type[Slow]
+    zookeeper: str, queue_root: str, client: type[InterruptedClient]
 ) -> None:
     await fill(zookeeper, queue_root, 4)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
@@ -215,11 +217,11 @@ async def test_a_batch_that_a_successor_made_and_acknowledged_raises_claim_lost(
         zombie._zookeeper = client(zombie._zookeeper, take_over)  # type: ignore[assignment]
         with pytest.raises(zq.ClaimLostError):
             await zombie.next_batch(-1, None)
-        assert await successor.next_batch(-1, None) == -1  # it had them all
+        assert await successor.next_batch(-1, None) == -1  # the batch had all the messages
 
 
-class Contended(Slow):
-    """A client whose first page is refused, since somebody takes a message of it; the driver dies behind that round."""
+class ContendedClient(InterruptedClient):
+    """A client whose first page is refused because a message of it is taken. The driver dies after the next pages."""
 
     async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         if operations[1:] and operations[1].path.endswith("/000004"):
@@ -238,7 +240,7 @@ async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
             async def take() -> None:
                 assert await tx.take(session.queue("orders")) is not None
 
-            ledger._zookeeper = Contended(ledger._zookeeper, take)  # type: ignore[assignment]
+            ledger._zookeeper = ContendedClient(ledger._zookeeper, take)  # type: ignore[assignment]
             with pytest.raises(_DriverKilledError):
                 await ledger.next_batch(-1, None)
             left = [page.path[-6:] for page in await ledger.pages((await ledger.batches())[0], sealed=False)]
@@ -295,19 +297,19 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
         await fill(zookeeper, root, 8)
         async with driver(zookeeper, root) as ledger:
             batch = await ledger.next_batch(-1, 6)
-            ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=True)  # type: ignore[assignment]
+            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=True)  # type: ignore[assignment]
             died = False
             try:
                 await ledger.acknowledge(batch)
             except _DriverKilledError:
                 died = True
-        async with driver(zookeeper, root) as heir:
+        async with driver(zookeeper, root) as successor:
             if died:
                 with pytest.raises(zq.ClaimLostError, match="does not exist"):
-                    await heir.pages(batch)
-            another = await heir.next_batch(-1, None)
-            assert sum(page.items for page in await heir.pages(another)) == 2, f"killed at write {step}"
-            await heir.acknowledge(another)
+                    await successor.pages(batch)
+            another = await successor.next_batch(-1, None)
+            assert sum(page.items for page in await successor.pages(another)) == 2, f"killed at write {step}"
+            await successor.acknowledge(another)
         async with zq.connect(zookeeper, root=root) as session:
             stats = await session.queue("orders").stats()
             assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
@@ -320,16 +322,16 @@ async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
     monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
     monkeypatch.setattr("aiozkqueue.batches.acknowledge.MAX_CONCURRENT", 1)
     await fill(zookeeper, queue_root, 8)
-    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
+    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
         batch = await zombie.next_batch(-1, None)
-        heir._zookeeper = Mortal(heir._zookeeper, 4, applied=True)  # type: ignore[assignment]
+        successor._zookeeper = DyingClient(successor._zookeeper, 4, applied=True)  # type: ignore[assignment]
         read, removed = zombie._read, False
 
         async def read_before_it_is_marked(number: int) -> object:
             nonlocal removed
             state = await read(number)
             with pytest.raises(_DriverKilledError):
-                await heir.acknowledge(batch)
+                await successor.acknowledge(batch)
             removed = True
             return state
 
@@ -347,7 +349,7 @@ async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
         await ledger.next_batch(first, 3)
-        ledger._zookeeper = Mortal(ledger._zookeeper, 1, applied=True)  # type: ignore[assignment]
+        ledger._zookeeper = DyingClient(ledger._zookeeper, 1, applied=True)  # type: ignore[assignment]
         with pytest.raises(_DriverKilledError):
             await ledger.acknowledge(first)
         queue = session.queue("orders")
@@ -365,10 +367,10 @@ async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_rele
         take_over = _Releasing._take_over
 
         async def after_the_mark(self: _Releasing) -> None:
-            heir = Ledger(core_of(session).handle("orders"), "spark")
-            heir._zookeeper = Mortal(heir._zookeeper, 2, applied=True)  # type: ignore[assignment]
+            successor = Ledger(core_of(session).handle("orders"), "spark")
+            successor._zookeeper = DyingClient(successor._zookeeper, 2, applied=True)  # type: ignore[assignment]
             with pytest.raises(_DriverKilledError):
-                await heir.acknowledge(batch)
+                await successor.acknowledge(batch)
             await take_over(self)
 
         monkeypatch.setattr(_Releasing, "_take_over", after_the_mark)
@@ -378,8 +380,8 @@ async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_rele
         assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
 
 
-class Followed:
-    """A client whose first write or read of the ledger's record is followed by something else."""
+class FollowedClient:
+    """A client after whose first write or read of the ledger's record another action happens."""
 
     def __init__(self, zookeeper: Any, method: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._zookeeper = zookeeper
@@ -404,7 +406,7 @@ class Followed:
 async def test_a_driver_that_takes_the_ledger_over_during_a_release_fails_once_its_batch_is_released(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release writes the driver's own record again before the driver has seen the version of its write."""
+    """The release writes the driver's record again before the driver has seen the version of its own write."""
     await fill(zookeeper, queue_root, 4)
     async with (
         driver(zookeeper, queue_root) as dead,
@@ -427,7 +429,7 @@ async def test_a_driver_that_takes_the_ledger_over_during_a_release_fails_once_i
             releasing.append(asyncio.create_task(release(core_of(session).handle("orders"), "spark")))
             await reached.wait()
 
-        followed: Any = Followed(ledger._zookeeper, "multi", begin_to_release)
+        followed: Any = FollowedClient(ledger._zookeeper, "multi", begin_to_release)
         ledger._zookeeper = followed
         handed = await ledger.hand_out(batch, "stream")
         await handed.reading.of(0, 4).note(core_of(session).zookeeper)
@@ -469,7 +471,7 @@ async def test_a_release_keeps_the_record_of_an_acknowledgement_at_the_same_time
         async def acknowledge() -> None:
             assert await ledger.acknowledge(batch) == 4
 
-        followed: Any = Followed(ledger._zookeeper, "read", acknowledge)
+        followed: Any = FollowedClient(ledger._zookeeper, "read", acknowledge)
         releasing = _Releasing(followed, ledger._state, "spark")
         assert await releasing.run() == 0
         assert (await later.state()).done == batch
@@ -477,14 +479,14 @@ async def test_a_release_keeps_the_record_of_an_acknowledgement_at_the_same_time
 
 async def test_a_zombie_driver_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
-    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
+    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
         first = await zombie.next_batch(-1, 4)
-        assert await heir.next_batch(-1, 4) == first  # the same batch
+        assert await successor.next_batch(-1, 4) == first  # both get the same batch
         with pytest.raises(zq.ClaimLostError, match="taken over"):
             await zombie.acknowledge(first)
         with pytest.raises(zq.ClaimLostError, match="taken over"):
             await zombie.next_batch(first, 4)
-        assert await heir.acknowledge(first) == 4
+        assert await successor.acknowledge(first) == 4
     async with zq.connect(zookeeper, root=queue_root) as session:
         assert await session.queue("orders").size() == 6
 
@@ -501,11 +503,11 @@ async def test_messages_of_a_ledger_count_as_claimed_and_not_as_leftovers(zookee
         await session.admin.clean("orders")
         assert (await queue.stats()).claimed == 4
         diagnosis = await session.admin.diagnose("orders")
-        assert "lock" not in json.dumps([str(one) for one in diagnosis.findings]).lower()
+        assert "lock" not in json.dumps([str(finding) for finding in diagnosis.findings]).lower()
 
 
-class Weighing(Mortal):
-    """A client that knows the most operations of a request of its."""
+class CountingClient(DyingClient):
+    """A client that records the largest number of operations in a request."""
 
     most = 0
 
@@ -519,11 +521,11 @@ async def test_requests_of_a_large_batch_stay_small_since_servers_keep_the_last_
 ) -> None:
     await fill(zookeeper, queue_root, 1200)
     async with driver(zookeeper, queue_root) as ledger:
-        ledger._zookeeper = weighing = Weighing(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]
+        ledger._zookeeper = counting = CountingClient(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]
         batch = await ledger.next_batch(-1, None)
         assert sum(page.items for page in await ledger.pages(batch)) == 1200
         assert await ledger.acknowledge(batch) == 1200
-    assert 100 < weighing.most < 600  # at 0.75 KiB for each operation, up to 225 MiB of heap
+    assert 100 < counting.most < 600  # at 0.75 KiB for each operation, up to 225 MiB of heap
 
 
 async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(zookeeper: str, queue_root: str) -> None:
@@ -542,7 +544,7 @@ async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(z
             await release(QueueHandle(core_of(session), state), "other")
 
 
-async def test_a_stream_whose_queue_was_deleted_is_told_so_with_the_remedy(zookeeper: str, queue_root: str) -> None:
+async def test_the_error_of_a_stream_whose_queue_was_deleted_names_the_remedy(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     deleted = "queue 'orders' was deleted.*Create the queue again, as any put does, and start the query with a new"
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
@@ -554,11 +556,11 @@ async def test_a_stream_whose_queue_was_deleted_is_told_so_with_the_remedy(zooke
             await ledger.next_batch(batch, 4)
 
 
-class Overtaken(Slow):
-    """A client before whose first removal of locks something else happens."""
+class OvertakenClient(InterruptedClient):
+    """A client before whose first removal of locks another action happens."""
 
     async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
-        if self._meanwhile is not None and any("/lock-" in one.path for one in operations):
+        if self._meanwhile is not None and any("/lock-" in operation.path for operation in operations):
             meanwhile, self._meanwhile = self._meanwhile, None
             await meanwhile()
         return await self._zookeeper.multi(operations, **options)
@@ -577,7 +579,7 @@ async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_
                 assert await orders.admin.release_claims() == 4
                 assert len(await holder.take_many(orders, 4, timeout=30)) == 4
 
-            client = Overtaken(core_of(session).zookeeper, force_open_and_take)
+            client = OvertakenClient(core_of(session).zookeeper, force_open_and_take)
             await _Releasing(client, core_of(session).queue_state("orders"), "spark").run()  # type: ignore[arg-type]
             assert (await orders.stats()).claimed == 4
             async with session.transaction() as tx:
@@ -605,8 +607,8 @@ async def test_batches_claim_retried_messages_and_those_with_a_key_a_history_or_
             batch = await ledger.next_batch(-1, None)
             assert sum(page.items for page in await ledger.pages(batch)) == 3
             await ledger.acknowledge(batch)
-        assert [one.body for one in await queue.peek()] == [b"later"]
-        assert [one.outcome.value async for one in queue.history()] == ["finished"] * 3
+        assert [message.body for message in await queue.peek()] == [b"later"]
+        assert [record.outcome.value async for record in queue.history()] == ["finished"] * 3
         await queue.put(b"again", key="k", unique=True)  # the key is free
 
 
@@ -666,7 +668,7 @@ async def test_undecodable_messages_become_dead_letters_when_their_batch_is_ackn
             batch = await ledger.next_batch(-1, None)
             (page,) = await ledger.pages(batch)
             client = core_of(session).zookeeper
-            for message_id in (ids[1], ids[1], ids[2]):  # marked twice, by a task that was tried again
+            for message_id in (ids[1], ids[1], ids[2]):  # marked twice, because the task had two attempts
                 await mark(client, page.path, message_id, "no JSON", -1)
             await unmark(client, page.path, ids[2], -1)
             await unmark(client, page.path, ids[2], -1)
@@ -689,7 +691,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
             (page,) = await ledger.pages(await ledger.next_batch(-1, None))
             await mark(core_of(session).zookeeper, page.path, bad, "no JSON", -1)
             assert await session.queue("orders").admin.release_ledger("spark") == 1
-        assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
+        assert [message.body for message in await session.queue("orders").peek()] == [b"bad"]
 
 
 async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it(
@@ -726,7 +728,7 @@ async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
             await ledger.acknowledge(batch)
             last = batch
         assert taken == len(bodies) + 1
-        left = {one.body for one in await queue.peek(limit=10)}
+        left = {message.body for message in await queue.peek(limit=10)}
         assert left == {b"too late", b"urgent, and too late", b"of a new level"}
 
 
@@ -748,7 +750,7 @@ async def test_a_message_with_a_child_znode_does_not_block_an_acknowledgement_an
         assert await ledger.next_batch(batch, None) == batch
     async with zq.connect(zookeeper, root=queue_root) as session, session.transaction() as tx:
         assert await tx.take(session.queue("orders")) is None
-    assert len([one for one in caplog.records if "stays locked" in one.getMessage()]) == 1
+    assert len([record for record in caplog.records if "stays locked" in record.getMessage()]) == 1
 
 
 async def test_a_stream_skips_messages_that_its_user_may_not_read(
@@ -764,4 +766,4 @@ async def test_a_stream_skips_messages_that_its_user_may_not_read(
         await ledger.acknowledge(batch)
         assert await ledger.next_batch(batch, None) == batch
     assert await server_view.children(f"{queue_root}/orders/items") == [first]
-    assert len([one for one in caplog.records if "this user may not read" in one.getMessage()]) == 1
+    assert len([record for record in caplog.records if "this user may not read" in record.getMessage()]) == 1

@@ -20,7 +20,7 @@ from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.zookeeper import SetData
-from tests.spark.test_ledger import Mortal, Stream, Weighing, _DriverKilledError, bodies_of, driver, fill
+from tests.spark.test_ledger import CountingClient, DyingClient, Stream, _DriverKilledError, bodies_of, driver, fill
 from tests.spark.test_parts import found
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ NUMBER = 128
 
 
 async def folders(view: Observer, root: str) -> dict[str, list[str]]:
-    """Return what an independent client finds in the folders of a queue."""
+    """Return the contents of the folders of a queue, as an independent client reads them."""
     return {folder: await view.children(f"{root}/orders/{folder}") for folder in ("items", "locks", "meta", "due")}
 
 
@@ -57,7 +57,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
     before = await folders(server_view, queue_root)
     assert len(before["items"]) == 2
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
-        ledger._zookeeper = weighing = Weighing(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]  # it wraps the client
+        ledger._zookeeper = counting = CountingClient(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]  # it wraps the client
         batch = await ledger.next_batch(-1, None)
         now = await folders(server_view, queue_root)
         assert now["items"] == before["items"]
@@ -70,7 +70,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
         await session.admin.clean("orders")
         assert await folders(server_view, queue_root) == now
         assert await ledger.acknowledge(batch) == NUMBER
-        assert weighing.most == 4 + 2 * 4  # for the page, and for each bundle
+        assert counting.most == 4 + 2 * 4  # for the page and for each bundle
     await assert_empty(server_view, queue_root)
 
 
@@ -111,8 +111,8 @@ async def test_messages_that_are_left_of_a_dead_consumers_bundle_are_taken_as_si
         batch = await ledger.next_batch(-1, None)
         pages = await ledger.pages(batch)
         assert await bodies_of(ledger, pages) == bodies[3:]
-        entries = [one for page in pages for one in await read_page(ledger._zookeeper.read, page.path)]
-        assert [one.version for one in entries] == [0, 0, 1, *[0] * 58]
+        entries = [entry for page in pages for entry in await read_page(ledger._zookeeper.read, page.path)]
+        assert [entry.version for entry in entries] == [0, 0, 1, *[0] * 58]
         await ledger.acknowledge(batch)
     await assert_empty(server_view, queue_root)
 
@@ -169,9 +169,9 @@ async def test_each_message_of_a_bundle_has_a_record_in_the_history(
         async with driver(zookeeper, queue_root) as ledger:
             batch = await ledger.next_batch(-1, None)
             assert await ledger.acknowledge(batch) == NUMBER
-        records = [one async for one in queue.history()]
-        assert {one.outcome.value for one in records} == {"finished"}
-        assert Counter(one.payload for one in records) == Counter(body.encode() for body in bodies)
+        records = [record async for record in queue.history()]
+        assert {record.outcome.value for record in records} == {"finished"}
+        assert Counter(record.payload for record in records) == Counter(body.encode() for body in bodies)
     await assert_empty(server_view, queue_root)
 
 
@@ -190,18 +190,18 @@ async def test_an_undecodable_message_of_a_bundle_becomes_a_dead_letter_though_d
             name = BundleName.parse((await read_page(ledger._zookeeper.read, page.path))[1].place.rpartition("/")[2])
             assert name is not None
             await mark(ledger._zookeeper, page.path, name.last, "no JSON", -1)
-            ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
+            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
             died = False
             try:
                 await ledger.acknowledge(batch)
             except _DriverKilledError:
                 died = True
-        async with driver(zookeeper, root) as heir:
-            await heir.acknowledge(batch)
-            await heir.finish()
+        async with driver(zookeeper, root) as successor:
+            await successor.acknowledge(batch)
+            await successor.finish()
         async with zq.connect(zookeeper, root=root) as session:
             queue = session.queue("orders")
-            assert [one.body for one in await queue.dead_letters.peek()] == [b"7"], f"killed at write {step}"
+            assert [letter.body for letter in await queue.dead_letters.peek()] == [b"7"], f"killed at write {step}"
             stats = await queue.stats()
             assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
     assert step > 4
@@ -223,14 +223,14 @@ async def test_znodes_below_a_bundle_do_not_block_an_acknowledgement(
 
 
 def ids_of(reader: QueueStreamReader, shares: Iterable[object]) -> list[str]:
-    return [one for share in shares for batch in reader.read(share) for one in batch["id"].to_pylist()]  # type: ignore[arg-type]  # Spark yields Arrow batches
+    return [message_id for share in shares for batch in reader.read(share) for message_id in batch["id"].to_pylist()]  # type: ignore[arg-type]  # Spark yields Arrow batches
 
 
 async def put(options: dict[str, str], number: int) -> list[str]:
     async with zq.connect(options["hosts"], root=options["root"]) as session:
         queue = session.queue("orders")
         await queue.configure(zq.QueueConfig(bundle=64))
-        return await queue.put_many([b"%d" % one for one in range(number)])
+        return await queue.put_many([b"%d" % body for body in range(number)])
 
 
 async def damage(options: dict[str, str]) -> str:
@@ -289,7 +289,7 @@ def test_a_damaged_bundle_becomes_one_dead_letter_with_its_batch(options: dict[s
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
             assert (await queue.size(), (await queue.stats()).claimed) == (0, 0)
-            return [one.body for one in await queue.dead_letters.peek()]
+            return [letter.body for letter in await queue.dead_letters.peek()]
 
     assert asyncio.run(dead()) == [b"damaged"]
 

@@ -1,4 +1,4 @@
-"""Files are loaded into a queue, and the errors for files that cannot be."""
+"""Files that are loaded into a queue, and the errors for files that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def messages(options: Mapping[str, str]) -> dict[bytes, zq.Message[bytes]]:
-    """What is there, by its payload."""
+    """Return the messages by their payloads."""
 
     async def look() -> dict[bytes, zq.Message[bytes]]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return {one.body: one for one in await session.queue(options["queue"]).peek(1000)}
+            return {message.body: message for message in await session.queue(options["queue"]).peek(1000)}
 
     return asyncio.run(look())
 
@@ -111,7 +111,7 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
     ):
         with pytest.raises(zq.InvalidOptionError, match=match):
             unload(spark, folder, {**options, "content": content}, schema=schema)
-    assert not (tmp_path / "orders").exists()  # not even the name of a run
+    assert not (tmp_path / "orders").exists()  # without even the name of a run
     with pytest.raises(zq.PayloadError, match="does not decode"):
         unload(spark, folder, {**options, "mode": "FAILFAST"}, schema="id int")
     done = unload(spark, folder, options, schema="id int")

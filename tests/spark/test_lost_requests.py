@@ -1,4 +1,4 @@
-"""Numbered writes and rejections whose requests or replies are lost, or whose program is replaced meanwhile.
+"""Numbered writes and rejections whose requests or replies are lost, or whose program is replaced.
 
 Each multi of a run is chosen in turn. The tests use the classes that Spark calls, without Spark.
 """
@@ -91,7 +91,7 @@ async def test_a_version_is_written_once_if_any_of_its_requests_or_replies_is_lo
         assert Counter(await asyncio.to_thread(drained, direct)) == Counter([*bodies_of(1), *bodies_of(2)]), nth
         if not lost:
             break
-    assert nth > 5  # it begins, puts thrice, and completes
+    assert nth > 5  # one multi to begin, three to put, and one to complete
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -112,7 +112,9 @@ async def test_a_version_whose_writer_was_replaced_at_any_request_is_written_onc
             await zombie
             break
         await asyncio.to_thread(write_version, direct, 2, bodies_of(2))
-        assert (await asyncio.to_thread(state, direct))[0] == 10, nth  # visible, although the zombie is not over
+        assert (await asyncio.to_thread(state, direct))[0] == 10, (
+            nth
+        )  # visible, although the replaced writer has not ended
         fault.release()
         proxy.heal()
         with suppress(zq.NotCommittedError):
@@ -130,18 +132,18 @@ async def test_a_failed_writer_removes_neither_rows_nor_progress_of_the_one_that
     zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, ids: dict[str, str]
 ) -> None:
     direct = {"hosts": zookeeper, "root": queue_root, "queue": "orders", **ids}
-    heir = await asyncio.to_thread(writer_of, direct)
+    successor = await asyncio.to_thread(writer_of, direct)
     replaced = await asyncio.to_thread(writer_of, {**direct, "hosts": proxy.hosts})
     fault = proxy.hold_request(multi_of(b"/items/item-"))
     writing_too = asyncio.ensure_future(asyncio.to_thread(replaced.write, rows_of(bodies_of(1))))
     await fault.struck()
-    await asyncio.to_thread(heir.write, rows_of(bodies_of(1)))
+    await asyncio.to_thread(successor.write, rows_of(bodies_of(1)))
     fault.release()
     with pytest.raises(zq.NotCommittedError):
         await writing_too
     await asyncio.to_thread(replaced.abort, [])
-    again = await asyncio.to_thread(heir.write, rows_of(bodies_of(1)))  # Spark tries the task again
-    await asyncio.to_thread(heir.commit, [again])
+    again = await asyncio.to_thread(successor.write, rows_of(bodies_of(1)))  # Spark runs the task again
+    await asyncio.to_thread(successor.commit, [again])
     assert Counter(await asyncio.to_thread(drained, direct)) == Counter(bodies_of(1))
 
 
@@ -156,14 +158,14 @@ async def test_a_failed_stream_removes_no_rows_of_the_run_that_replaced_it(
         return writer, writer.write(rows_of(bodies_of(1)))
 
     replaced, reported = await asyncio.to_thread(task_of, "first")
-    heir, again = await asyncio.to_thread(task_of, "second")
+    successor, again = await asyncio.to_thread(task_of, "second")
     await asyncio.to_thread(replaced.abort, [reported, None], 0)
-    await asyncio.to_thread(heir.commit, [again], 0)
+    await asyncio.to_thread(successor.commit, [again], 0)
     assert Counter(await asyncio.to_thread(drained, options)) == Counter(bodies_of(1))
 
 
 class Query:
-    """The source as a query uses it."""
+    """The use that a query makes of the source."""
 
     def __init__(self, options: dict[str, str]) -> None:
         parsed = parse_options(options)
@@ -177,7 +179,7 @@ class Query:
 
     def read(self) -> list[str]:
         batches = [batch for share in self._shares for batch in self._reader.read(share)]
-        return [one for batch in batches for one in batch["id"].to_pylist()]
+        return [message_id for batch in batches for message_id in batch["id"].to_pylist()]
 
     def finish(self) -> None:
         """Commit the batch, and end."""
@@ -190,7 +192,7 @@ class Query:
 
 def reject(options: dict[str, str], ids: Iterable[str], reason: str) -> None:
     parsed = parse_options({**options, "content": "deadLetters"})
-    rows = pa.RecordBatch.from_pylist([{"id": one, "reason": reason} for one in ids])
+    rows = pa.RecordBatch.from_pylist([{"id": message_id, "reason": reason} for message_id in ids])
     DeadLetterWriter(DECISION, parsed).write(iter([rows]))
 
 
@@ -214,7 +216,7 @@ async def test_messages_are_rejected_once_if_any_request_or_reply_is_lost(
         assert await asyncio.to_thread(left, options) == (0, 0, 0)
         if not lost:
             break
-    assert nth == 4  # five messages, two a multi
+    assert nth == 4  # five messages, two per multi
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -241,7 +243,7 @@ async def test_a_decision_of_an_attempt_that_was_replaced_at_any_request_does_no
         await asyncio.to_thread(reject, options, ids[:1], "of the second attempt")
         if when == "after":
             fault.release()
-            with suppress(zq.ClaimLostError):  # the last multi has no other behind it
+            with suppress(zq.ClaimLostError):  # no multi follows the last one
                 await zombie
         proxy.heal()
         await asyncio.to_thread(second.finish)

@@ -1,4 +1,4 @@
-"""Writes with `txnAppId` and `txnVersion`: each number once, as with Delta."""
+"""Writes with `txnAppId` and `txnVersion`: each version is written once, as with Delta."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(version: int, app: str = "app") -> dict[str, str]:
 
 
 def pending(options: Mapping[str, str]) -> int:
-    """How many writes are incomplete."""
+    """Return the number of incomplete writes."""
 
     async def look() -> int:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -52,7 +52,7 @@ def test_a_write_whose_version_is_not_newer_is_skipped_even_after_its_rows_were_
     assert sorted(drained(options)) == [b"0", b"0", b"1"]
     write(numbers(spark, 0), options, **of(10))
     write(numbers(spark, 4), options, **of(10))
-    assert drained(options) == []  # the empty write counts
+    assert drained(options) == []  # the empty write also counts
 
 
 def test_a_failed_write_leaves_nothing_and_its_version_can_be_written_again(
@@ -66,7 +66,7 @@ def test_a_failed_write_leaves_nothing_and_its_version_can_be_written_again(
         write(fails, options, rowsPerTransaction="10", **of(2))
     assert state(options) == (1, 0)
     write(numbers(spark, 1), options, **of(1))
-    assert state(options) == (1, 0)  # the failure of 2 does not make 1 new
+    assert state(options) == (1, 0)  # the failure of version 2 does not make version 1 newer
     write(numbers(spark, 100, 2), options, **of(2))
     assert Counter(drained(options)) == Counter([b"0", *(b"%d" % n for n in range(100))])
 

@@ -1,4 +1,4 @@
-"""Spark's Python processes while ZooKeeper is away: they end with their JVM, and wait no longer than configured."""
+"""Spark's Python processes while ZooKeeper is down: they end with their JVM, and wait no longer than configured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-#: Seconds until something is as it is to be, however busy the machine.
+#: Seconds within which a condition must become true, even on a busy machine.
 PATIENCE = 120
 
 
@@ -44,7 +44,7 @@ async def until(done: Callable[[], bool], what: str) -> None:
 
 
 def lives(process: int) -> bool:
-    """Whether a process is there, and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -52,7 +52,7 @@ def lives(process: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_driver_whose_jvm_is_killed_while_zookeeper_is_away_leaves_no_process(
+async def test_a_driver_whose_jvm_is_killed_while_zookeeper_is_down_leaves_no_process(
     zookeeper: str, options: dict[str, str], spark_java: str, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(put, options, b"1")

@@ -51,7 +51,7 @@ async def test_the_next_batch_does_not_wait_until_the_messages_of_the_one_before
             await removal.struck(60)
             assert second != first
             assert sorted(await asyncio.to_thread(stored, options)) == [b"1", b"2", b"3", b"4"]
-            await asyncio.to_thread(driver.reader.commit, first)  # it is done as far as Spark is concerned
+            await asyncio.to_thread(driver.reader.commit, first)  # Spark has committed the batch
             removal.release()
             assert await asyncio.to_thread(driver.read, first, second) == [b"3", b"4"]
             assert await asyncio.to_thread(driver.latest, second) == second
@@ -109,7 +109,9 @@ async def test_the_next_batch_is_prepared_while_tasks_read_a_full_one(options: d
         await claimed(options, 2)
         shares = await asyncio.to_thread(driver.reader.partitions, driver.beginning, first)
         await claimed(options, 4)
-        assert await asyncio.to_thread(driver.reader.partitions, driver.beginning, first) == shares  # of another scan
+        assert (
+            await asyncio.to_thread(driver.reader.partitions, driver.beginning, first) == shares
+        )  # the message is found by another scan
         assert await asyncio.to_thread(driver.read_shares, shares) == [b"1", b"2"]
         second = await asyncio.to_thread(driver.latest, first, 2)
         assert await asyncio.to_thread(driver.read, first, second) == [b"3", b"4"]
@@ -152,14 +154,14 @@ async def test_the_next_offset_waits_until_its_batch_is_prepared(zookeeper: str,
             await asyncio.to_thread(driver.reader.stop)
 
 
-async def test_a_query_that_stops_gives_the_prepared_batch_back_and_keeps_the_one_that_spark_knows(
+async def test_a_query_that_stops_returns_the_prepared_batch_and_keeps_the_batch_that_spark_knows(
     options: dict[str, str],
 ) -> None:
     await asyncio.to_thread(put, options, b"1", b"2", b"3", b"4", b"5", b"6")
     driver = await asyncio.to_thread(Driver, options)
     first = await asyncio.to_thread(driver.latest, driver.beginning, 2)
     await asyncio.to_thread(driver.reader.partitions, driver.beginning, first)
-    await asyncio.to_thread(driver.reader.stop)  # while it is prepared, or after that
+    await asyncio.to_thread(driver.reader.stop)  # during its preparation or after it
     assert (await asyncio.to_thread(left, options))[1] == 2
     again = await asyncio.to_thread(Driver, options)
     try:

@@ -1,4 +1,4 @@
-"""The page of an audit: without records, with one queue, and with many queues that have long names."""
+"""The page of an audit without records, with one queue, and with many queues with long names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report(*queues: str, reasons: tuple[str, ...] = ()) -> Report:
 
 
 def shown(text: str) -> list[str]:
-    """What can be read in the plots without pointing at anything."""
+    """Return the texts in the plots that are visible without hovering."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", text)
 
 
@@ -58,7 +58,7 @@ def test_a_page_without_records_explains_how_to_keep_them_and_has_no_plot() -> N
 
 def test_a_page_of_one_queue_shows_it_in_each_plot_and_labels_the_axes() -> None:
     text = page(report("orders"))
-    assert shown(text).count("orders") == 3  # the busiest, and two times
+    assert shown(text).count("orders") == 3  # the busiest queue, and the two times
     assert "Messages that ended in each 5 min" in text
     assert text.count("the scale is logarithmic") == 2
     assert {"10 ms", "0.1 s", "1 s", "1 min", "10 min", "08:00"} <= set(shown(text))
@@ -76,10 +76,10 @@ def test_the_plots_show_the_busiest_of_fifty_queues_and_the_table_shows_all() ->
 def test_long_names_and_reasons_are_shortened_to_distinct_labels() -> None:
     names = [f"{'a-prefix-that-all-of-them-have-in-common-' * 2}{n}" for n in range(2)]
     found = shown(page(report(*names, reasons=("no such customer", "no such address"))))
-    labels = [one for one in found if one.startswith("a-prefix")]
-    assert {len(one) < 80 for one in labels} == {True}
-    assert len(set(labels)) == 2 + 4  # each queue, and each of its reasons
-    assert sum(one.endswith("no such customer") for one in labels) == 2
+    labels = [text for text in found if text.startswith("a-prefix")]
+    assert {len(label) < 80 for label in labels} == {True}
+    assert len(set(labels)) == 2 + 4  # each queue and each of its reasons
+    assert sum(label.endswith("no such customer") for label in labels) == 2
 
 
 @pytest.mark.parametrize(("most", "axis"), [(1, ["0", "1", "2"]), (2010, ["0", "1,500", "3,000"])])

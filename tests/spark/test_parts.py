@@ -1,4 +1,4 @@
-"""Spark's tasks without Spark: retried, concurrent, in another order; and pushed-down filters."""
+"""Spark's tasks without Spark: retried, concurrent and in another order. Also pushed-down filters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Task:
-    """One try of one partition, as far as it comes."""
+    """One attempt at one partition, which may not finish."""
 
     def __init__(self, link: Link, *, run: str = "first", partition: int = 0) -> None:
         self.link, self.partition = link, partition
@@ -86,8 +86,8 @@ def links(options: Mapping[str, str], count: int, **more: str) -> Iterator[list[
 
 
 def test_two_concurrent_attempts_of_a_task_put_each_row_once(options: dict[str, str]) -> None:
-    with links(options, 2) as (one, other):
-        first, second = Task(one), Task(other)
+    with links(options, 2) as (left, right):
+        first, second = Task(left), Task(right)
         for start in range(0, 100, 20):
             first.add(range(start, start + 20))
             second.add(range(start, start + 20))
@@ -99,12 +99,12 @@ def test_two_concurrent_attempts_of_a_task_put_each_row_once(options: dict[str, 
 
 
 def test_a_retried_task_resumes_the_same_rows_and_is_refused_other_ones(options: dict[str, str]) -> None:
-    with links(options, 2) as (one, other):
-        Task(one).add(range(35))  # and dies with five on the way
+    with links(options, 2) as (left, right):
+        Task(left).add(range(35))  # it dies with five rows not yet sent
         with pytest.raises(zq.InvalidOptionError, match="this task got other rows"):
-            Task(other, run="second").add(range(1, 41))
-        heir = Task(other, run="third").add(range(40))
-        heir.commit(heir.finish())
+            Task(right, run="second").add(range(1, 41))
+        successor = Task(right, run="third").add(range(40))
+        successor.commit(successor.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(40))
 
 
@@ -112,14 +112,14 @@ def test_a_retried_task_with_the_same_payloads_and_other_put_options_is_refused(
     def rows(*keys: int) -> list[Row]:
         return [Row(b"same", {"key": f"k{n}", "headers": {"n": str(n)}}) for n in keys]
 
-    with links(options, 2) as (one, other):
-        one.call(Task(one).part.add, rows(*range(10)))
-        heir = Task(other, run="second")
+    with links(options, 2) as (left, right):
+        left.call(Task(left).part.add, rows(*range(10)))
+        successor = Task(right, run="second")
         with pytest.raises(zq.InvalidOptionError, match="this task got other rows"):
-            other.call(heir.part.add, rows(*range(5, 15)))
-        heir = Task(other, run="third")
-        other.call(heir.part.add, rows(*range(15)))
-        heir.commit(heir.finish())
+            right.call(successor.part.add, rows(*range(5, 15)))
+        successor = Task(right, run="third")
+        right.call(successor.part.add, rows(*range(15)))
+        successor.commit(successor.finish())
     assert drained(options) == [b"same"] * 15
 
 
@@ -128,14 +128,14 @@ def test_a_retried_task_puts_each_row_once_into_a_queue_with_bundles(
     options: dict[str, str], more: dict[str, str]
 ) -> None:
     use_bundles(options)
-    with links(options, 3, rowsPerTransaction="64", **more) as (one, other, third):
-        Task(one).add(range(150))  # and dies with 22 on the way
+    with links(options, 3, rowsPerTransaction="64", **more) as (first, second, third):
+        Task(first).add(range(150))  # it dies with 22 rows not yet sent
         stored = names(options)
         assert sorted(map(messages_in, stored)) == ([1] * 128 if more else [64, 64])
-        heir, rival = Task(other, run="second"), Task(third, run="second")
-        heir.add(range(150))
+        successor, rival = Task(second, run="second"), Task(third, run="second")
+        successor.add(range(150))
         rival.add(range(150))
-        heir.finish()
+        successor.finish()
         rival.commit(rival.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(150))
 
@@ -167,7 +167,7 @@ def use_bundles(options: Mapping[str, str]) -> None:
 
 
 def names(options: Mapping[str, str]) -> list[str]:
-    """Return the names of a queue's items and bundles, as an independent client sees them."""
+    """Return the names of a queue's items and bundles, as an independent client reads them."""
     client = KazooClient(options["hosts"])
     client.start()
     try:
@@ -178,28 +178,28 @@ def names(options: Mapping[str, str]) -> list[str]:
 
 
 def test_a_batch_retried_with_other_partitions_is_not_committed(options: dict[str, str]) -> None:
-    with links(options, 2) as (one, other):
-        Task(one, partition=1).add(range(30))
-        heir = Task(other, run="second").add(range(60))
+    with links(options, 2) as (first, second):
+        Task(first, partition=1).add(range(30))
+        successor = Task(second, run="second").add(range(60))
         with pytest.raises(zq.NotCommittedError, match="begun with other partitions"):
-            heir.commit(heir.finish())
-        heir.link.call(heir.staging.abort, 0)
+            successor.commit(successor.finish())
+        successor.link.call(successor.staging.abort, 0)
     assert drained(options) == []
     assert state(options) == (0, 0)
 
 
 def test_rows_with_an_id_column_can_move_between_positions_and_partitions(options: dict[str, str]) -> None:
-    with links(options, 3, idColumn="n") as (one, other, third):
-        Task(one, partition=1).add(range(30))
-        Task(other).add(range(30, 60))
-        heir = Task(third, run="second").add(reversed(range(80)))
-        heir.commit(heir.finish())
+    with links(options, 3, idColumn="n") as (first, second, third):
+        Task(first, partition=1).add(range(30))
+        Task(second).add(range(30, 60))
+        successor = Task(third, run="second").add(reversed(range(80)))
+        successor.commit(successor.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(80))
 
 
 def test_two_concurrent_attempts_with_an_id_column_put_each_row_once(options: dict[str, str]) -> None:
-    with links(options, 2, idColumn="n") as (one, other):
-        first, second = Task(one), Task(other)
+    with links(options, 2, idColumn="n") as (left, right):
+        first, second = Task(left), Task(right)
         first.add(range(30))
         second.add(reversed(range(50)))
         first.add(range(30, 50))
@@ -219,9 +219,11 @@ def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
         end = reader.latestOffset(start, ReadAllAvailable())
         assert end != start
         shares = reader.partitions(start, end)
-        read = [[one for batch in reader.read(share) for one in batch["id"].to_pylist()] for share in shares]
+        read = [
+            [message_id for batch in reader.read(share) for message_id in batch["id"].to_pylist()] for share in shares
+        ]
         assert [len(found) for found in read] == [3, 2, 3, 2]
-        assert Counter(one for found in read for one in found) == Counter(ids)
+        assert Counter(message_id for found in read for message_id in found) == Counter(ids)
 
         async def force_open() -> None:
             async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -240,7 +242,7 @@ def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
 
 def test_a_task_keeps_few_payloads_in_memory_at_a_time(options: dict[str, str]) -> None:
     def peak(queue: str, count: int) -> int:
-        """Return the maximum number of bytes held while this many thousand bytes were read."""
+        """Return the maximum memory use in bytes while this many thousand bytes are read."""
         of_queue = {**options, "queue": queue}
         put(of_queue, *[b"x" * 1000] * count)
         parsed = parse_options(of_queue)
@@ -255,8 +257,8 @@ def test_a_task_keeps_few_payloads_in_memory_at_a_time(options: dict[str, str]) 
         assert rows == count
         return held
 
-    peak("warm", 10)  # what is imported and kept
-    assert peak("many", 30_000) - peak("few", 10_000) < 4_000_000  # of twenty million bytes more
+    peak("warm", 10)  # imports, and objects that are kept
+    assert peak("many", 30_000) - peak("few", 10_000) < 4_000_000  # while twenty million more bytes are read
 
 
 def test_large_payloads_are_passed_on_in_batches_of_a_few_megabytes(options: dict[str, str]) -> None:
@@ -266,16 +268,18 @@ def test_large_payloads_are_passed_on_in_batches_of_a_few_megabytes(options: dic
     (share,) = reader.partitions()
     sizes = [batch.num_rows for batch in reader.read(share)]
     assert sum(sizes) == 40
-    assert max(sizes) <= 20  # eight megabytes and a page: not all of it
+    assert max(sizes) <= 20  # eight megabytes and a page, but not all messages
 
 
 def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[int, list[str]]:
-    """How many tasks a read has, and what they return."""
+    """Return the number of tasks of a read, and the ids that they return."""
     parsed = parse_options({**options, "pushDown": "true", **more})
     reader = FilteringReader(default_schema(parsed.content), parsed)
-    assert list(reader.pushFilters(list(filters))) == list(filters)  # type: ignore[arg-type]  # Spark looks again
+    assert list(reader.pushFilters(list(filters))) == list(filters)  # type: ignore[arg-type]  # Spark checks the filters again
     shares = reader.partitions()
-    return len(shares), [one for share in shares for batch in reader.read(share) for one in batch["id"].to_pylist()]
+    return len(shares), [
+        message_id for share in shares for batch in reader.read(share) for message_id in batch["id"].to_pylist()
+    ]
 
 
 def test_a_filter_on_ids_reads_only_those_messages(options: dict[str, str]) -> None:
@@ -333,7 +337,7 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
 
 
 def test_rows_without_a_column_are_refused_and_not_dropped() -> None:
-    """Spark passes them without their number."""
+    """Spark passes such rows without their number."""
     with pytest.raises(zq.InvalidOptionError, match="the rows have no column"):
         RowEncoder(StructType())
 
@@ -358,7 +362,7 @@ def test_the_help_of_load_names_each_column_that_is_a_put_option() -> None:
 def test_a_column_of_messages_in_another_case_is_refused_and_not_read_as_null(
     columns: list[str], name: str, meant: str
 ) -> None:
-    """Spark treats it as ours."""
+    """Spark treats it as the column of the source."""
     schema = StructType([StructField(column, StringType()) for column in columns])
     with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': the column for each message is `{meant}`"):
         Layout(schema, parse_options({"hosts": "h:1", "queue": "q"}))
@@ -415,10 +419,10 @@ def test_the_error_for_a_column_of_the_wrong_type_names_the_right_ones(name: str
 def test_a_task_at_a_server_with_a_small_request_limit_puts_its_rows_in_smaller_writes(
     options: dict[str, str], embedded_server: Callable[..., EmbeddedZooKeeper]
 ) -> None:
-    there = {**options, "hosts": embedded_server(ServerOptions(jute_maxbuffer=100_000)).hosts}
+    small = {**options, "hosts": embedded_server(ServerOptions(jute_maxbuffer=100_000)).hosts}
     bodies = [b"%03d" % n + b"x" * 2000 for n in range(300)]
-    with links(there, 1, rowsPerTransaction="200") as (link,):
+    with links(small, 1, rowsPerTransaction="200") as (link,):
         task = Task(link)
         link.call(task.part.add, [Row(body, {}, "") for body in bodies])
         task.commit(task.finish())
-    assert sorted(drained(there)) == bodies
+    assert sorted(drained(small)) == bodies

@@ -1,4 +1,4 @@
-"""The progress of a query shows how much its queue still holds."""
+"""The progress of a query shows how many messages its queue still holds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_progress_of_a_query_has_the_waiting_held_delayed_and_dead_messages(
     asyncio.run(more())
     query = Files(spark, options, tmp_path).start(once=True, maxOffsetsPerTrigger="100")
     assert query.awaitTermination(240)
-    (first, *_) = [one for one in query.recentProgress if one["numInputRows"]]
+    (first, *_) = [progress for progress in query.recentProgress if progress["numInputRows"]]
     (source,) = first["sources"]
     reported = source["latestOffset"]
     lag = json.loads(reported) if isinstance(reported, str) else reported

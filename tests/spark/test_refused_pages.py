@@ -1,4 +1,4 @@
-"""A page of a batch that ZooKeeper refuses again and again does not keep a stream busy forever."""
+"""A page of a batch that ZooKeeper always refuses does not keep a stream busy forever."""
 
 from __future__ import annotations
 

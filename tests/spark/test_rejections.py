@@ -57,7 +57,7 @@ def test_rejected_messages_become_dead_letters_and_the_others_are_written(
 
     def handle(frame: DataFrame, batch: int) -> None:
         body = functions.col("body").cast("string").cast("int")
-        if fail[0]:  # this decision does not count: the batch is tried again
+        if fail[0]:  # this decision does not count, because the batch is retried
             reject(frame.where(body % 50 == 1), options, "by mistake")
             raise RuntimeError("the first attempt")
         reject(frame.where(body % 50 == 0), options)
@@ -77,7 +77,7 @@ def test_rejected_messages_become_dead_letters_and_the_others_are_written(
     assert left(options) == (0, 0, 0)
 
 
-def test_messages_of_no_current_batch_and_wrong_columns_are_refused(
+def test_messages_outside_the_current_batch_and_wrong_columns_are_refused(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"waiting")
@@ -103,7 +103,7 @@ async def test_a_decision_of_an_earlier_attempt_is_refused_and_one_of_this_attem
             number = await ledger.next_batch(-1, None)
             early = Rejections(core_of(session).handle("orders"), "spark")
             await early.open()
-            with pytest.raises(NotFoundError):  # the batch is not handed out yet
+            with pytest.raises(NotFoundError):  # no attempt at the batch has begun yet
                 await early.reject({ids[0]: "too early"})
             first = await ledger.hand_out(number, "stream")
             late = Rejections(core_of(session).handle("orders"), "spark")

@@ -1,4 +1,4 @@
-"""Concurrent streams of a queue, and one that restarts with another group, checkpoint or schema."""
+"""Concurrent streams of a queue, and a stream that restarts with another group, checkpoint or schema."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class DownError(Exception):
-    """The faults of a sink."""
+    """The error of a sink that is down."""
 
 
 def decoded(
     spark: SparkSession, options: Mapping[str, str], folder: Path, schema: str, *, down: bool = False, **more: str
 ) -> list[object]:
-    """The rows of what a stream takes until there is nothing more; or its sink is down, once it has seen them."""
+    """Return the rows of a stream until its queue is empty, or until its sink fails after it has received them."""
     rows: list[object] = []
 
     def sink(frame: object, _: int) -> None:
@@ -52,7 +52,7 @@ def decoded(
 def dead(options: Mapping[str, str]) -> list[bytes]:
     async def look() -> list[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return [one.body for one in await session.queue("orders").dead_letters.peek(100)]
+            return [letter.body for letter in await session.queue("orders").dead_letters.peek(100)]
 
     return asyncio.run(look())
 
@@ -62,17 +62,17 @@ def test_two_groups_share_a_queue_and_a_second_query_of_a_group_fences_the_first
 ) -> None:
     numbers = [b"%d" % n for n in range(30)]
     put(options, *numbers)
-    one, other = Files(spark, options, tmp_path / "one"), Files(spark, options, tmp_path / "other")
-    first = one.start(once=False, group="a", maxOffsetsPerTrigger="10")
+    first_files, second_files = Files(spark, options, tmp_path / "one"), Files(spark, options, tmp_path / "other")
+    query = first_files.start(once=False, group="a", maxOffsetsPerTrigger="10")
     try:
-        other.drain(group="b", maxOffsetsPerTrigger="10")
-        first.processAllAvailable()
-        assert Counter([*one.bodies(), *other.bodies()]) == Counter(numbers)
+        second_files.drain(group="b", maxOffsetsPerTrigger="10")
+        query.processAllAvailable()
+        assert Counter([*first_files.bodies(), *second_files.bodies()]) == Counter(numbers)
         Files(spark, options, tmp_path / "second").drain(group="a", startingOffsets="earliest")
         with pytest.raises(PySparkException, match=r"ClaimLostError.*'a' has been taken over"):
-            first.awaitTermination(240)
+            query.awaitTermination(240)
     finally:
-        first.stop()
+        query.stop()
     assert left(options) == (0, 0, 0)
 
 
@@ -94,7 +94,10 @@ def test_a_schema_changed_before_a_restart_applies_to_the_unfinished_batch_and_i
 ) -> None:
     put(options, b'{"n": 1}', b'{"n": "one"}', b"no JSON")
     assert decoded(spark, options, tmp_path / "checkpoint", "n int", down=True, mode="DEADLETTER") == [1]
-    assert (left(options), dead(options)) == ((3, 3, 1), [])  # what does not decode is no dead letter before it is done
+    assert (left(options), dead(options)) == (
+        (3, 3, 1),
+        [],
+    )  # an undecodable message becomes a dead letter only when its batch is done
     with pytest.raises(PySparkException, match="does not decode"):
         decoded(spark, options, tmp_path / "checkpoint", "n string", mode="FAILFAST")
     assert decoded(spark, options, tmp_path / "checkpoint", "n string", mode="DEADLETTER") == ["one"]

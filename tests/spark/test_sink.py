@@ -1,4 +1,4 @@
-"""A stream into a queue puts each row once, whatever is retried."""
+"""A stream into a queue puts each row once, despite retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def pour(spark: SparkSession, options: Mapping[str, str], folder: Path, **more: str) -> None:
-    """Put every line of the folder's files that has not been put, each file a batch."""
+    """Put every line of the folder's files that has not been put yet, with one batch per file."""
     lines = spark.readStream.option("maxFilesPerTrigger", "1").text(str(folder / "in"))
     writer = lines.withColumnRenamed("value", "body").writeStream.format("aiozkqueue").options(**options, **more)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
@@ -42,7 +42,7 @@ def test_each_row_is_put_once_even_after_a_restart_of_the_query(
     bring(tmp_path, "b", *range(1000, 1500))
     pour(spark, options, tmp_path)
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(1500))
-    (tmp_path / "checkpoint").rename(tmp_path / "before")  # a new run is another writer, and puts everything again
+    (tmp_path / "checkpoint").rename(tmp_path / "before")  # a new run is another writer, and puts all rows again
     pour(spark, options, tmp_path)
     assert len(drained(options)) == 1500
 
@@ -54,7 +54,7 @@ def test_replaying_a_batch_whose_rows_were_taken_puts_nothing(
     pour(spark, options, tmp_path)
     assert len(drained(options)) == 1000
     for entry in (tmp_path / "checkpoint" / "commits").iterdir():
-        entry.unlink()  # as if the driver had been killed before it wrote that the batch is done
+        entry.unlink()  # as if the driver had been killed before it recorded that the batch is done
     bring(tmp_path, "b", 1000)
     pour(spark, options, tmp_path)
     assert drained(options) == [b"1000"]

@@ -1,4 +1,4 @@
-"""Slow tasks that Spark itself runs a second time, on another executor."""
+"""Slow tasks of which Spark runs a second attempt on another executor."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_speculative_second_attempt_puts_each_row_once(
         process_group=0,
     )
     try:
-        told, _ = driver.communicate(timeout=500)
+        printed, _ = driver.communicate(timeout=500)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
-    assert driver.returncode == 0, told
-    assert all((tmp_path / name).exists() for name in (TRIED.format(0), TRIED.format(1), DONE)), told
+    assert driver.returncode == 0, printed
+    assert all((tmp_path / name).exists() for name in (TRIED.format(0), TRIED.format(1), DONE)), printed
     events = "".join(file.read_text() for file in (tmp_path / EVENTS).rglob("*") if file.is_file())
-    assert '"Speculative":true' in events, told
+    assert '"Speculative":true' in events, printed
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(ROWS))
     assert state(options) == (0, 0)

@@ -50,7 +50,7 @@ class Files:
 
 
 def left(options: Mapping[str, str]) -> tuple[int, int, int]:
-    """How many messages there are, are held, and how many ledgers hold any."""
+    """Return the number of messages, of held messages, and of ledgers that hold any."""
 
     async def look() -> tuple[int, int, int]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -93,7 +93,7 @@ def test_each_of_100_000_messages_is_written_once_while_consumers_also_take(
     finally:
         done.set()
         consumer.join()
-    rest = drained(options)  # what the consumer gave back
+    rest = drained(options)  # the messages that the consumer has returned
     assert Counter([*files.bodies(), *taken, *rest]) == Counter(numbers)
     assert left(options) == (0, 0, 0)
 
@@ -120,7 +120,7 @@ def test_a_stream_that_starts_on_an_empty_queue_writes_the_messages_that_come_la
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"taken")
-    assert drained(options) == [b"taken"]  # the queue exists, and is empty
+    assert drained(options) == [b"taken"]  # the queue exists and is empty
     files = Files(spark, options, tmp_path)
     query = files.start(once=False)
     try:
@@ -144,7 +144,7 @@ def test_a_stopped_query_holds_only_the_batch_that_its_checkpoint_knows(
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     query = started(lambda: writer.trigger(processingTime="1 hour").start())
     try:
-        wait_until_held(options, 4)  # the batch of the checkpoint, and the one that is prepared
+        wait_until_held(options, 4)  # the batch of the checkpoint, and the prepared batch
     finally:
         query.stop()
     wait_until_held(options, 2)
@@ -218,7 +218,9 @@ def test_a_failed_batch_has_the_same_messages_at_its_retry(
     run(fail=False)
     assert seen[1] == seen[2]
     assert [number for number, _ in seen] == [0, 1, 1, 2, 3]
-    assert Counter(one for number, found in dict(seen).items() for one in found if number < 3) == Counter(ids)
+    assert Counter(message_id for number, found in dict(seen).items() for message_id in found if number < 3) == Counter(
+        ids
+    )
     assert left(options) == (0, 0, 0)
 
 
@@ -237,7 +239,7 @@ def test_an_undecodable_payload_becomes_a_dead_letter_and_the_others_become_rows
     with pytest.raises(PySparkException, match="does not decode"):
         run("n int", mode="FAILFAST")
     assert left(options) == (4, 4, 1)
-    run("n int", mode="DEADLETTER")  # the same batch, otherwise
+    run("n int", mode="DEADLETTER")  # otherwise, the same batch
     assert sorted(rows) == [1, 2]
     assert left(options) == (0, 0, 0)
     dead = spark.read.format("aiozkqueue").options(**options, content="deadLetters").load().collect()

@@ -28,24 +28,24 @@ STEPS = ["write", "publish", MOVE, "acknowledge", "end", "forget"]
 
 
 def written(folder: Path) -> Counter[bytes]:
-    """What a reader of the folder sees that is not Spark."""
+    """Return the contents of the folder for a reader other than Spark."""
     if not any(folder.glob("*.parquet")):
         return Counter()
     return Counter(dataset(folder).to_table(columns=["body"])["body"].to_pylist())
 
 
 def waiting(options: Mapping[str, str]) -> set[bytes]:
-    """The messages in the queue, held or not."""
+    """Return the messages in the queue, held or not."""
 
     async def look() -> set[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return {one.body for one in await session.queue("orders").peek(1000)}
+            return {message.body for message in await session.queue("orders").peek(1000)}
 
     return asyncio.run(look())
 
 
 def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str], object]) -> object:
-    """What the driver does that is killed."""
+    """The work of the driver that is killed."""
     folder, options = arguments
     return unload(spark, folder, json.loads(options), on_step=on_step)
 
@@ -70,7 +70,7 @@ def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
 
 
 def configured(options: Mapping[str, str], config: zq.QueueConfig) -> None:
-    """Make the queue such."""
+    """Configure the queue."""
 
     async def configure() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -80,7 +80,7 @@ def configured(options: Mapping[str, str], config: zq.QueueConfig) -> None:
 
 
 def put_with_more(options: Mapping[str, str], bodies: Sequence[bytes]) -> None:
-    """Put messages that have a lifetime, a key, attempts behind them or another version, each by turns."""
+    """Put messages that have, in turn, a lifetime, a key, earlier attempts or another version."""
 
     async def put_all() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
@@ -119,17 +119,17 @@ def test_an_unload_killed_after_any_acknowledgement_write_has_each_message_once(
     writes = 0
     while True:
         writes += 1
-        there = {**options, "root": f"{options['root']}/{writes}"}
+        own_options = {**options, "root": f"{options['root']}/{writes}"}
         folder = tmp_path / str(writes)
-        configured(there, config)
+        configured(own_options, config)
         bodies = [b"%d" % number for number in range(12)]
-        put(there, *bodies) if config == zq.QueueConfig() else put_with_more(there, bodies)
-        arguments = str(folder), json.dumps(there)
+        put(own_options, *bodies) if config == zq.QueueConfig() else put_with_more(own_options, bodies)
+        arguments = str(folder), json.dumps(own_options)
         killed = killed_after(spark, "tests.spark.small_pages", "acknowledge", writes, *arguments)
         if killed:
-            assert unload(spark, str(folder), there).resumed
+            assert unload(spark, str(folder), own_options).resumed
         assert written(folder) == Counter(bodies), f"killed after write {writes}"
-        assert left(there) == (0, 0, 0)
+        assert left(own_options) == (0, 0, 0)
         if not killed:
             break
     assert writes > 5

@@ -1,4 +1,4 @@
-"""Programs with the features around queues, and the types of their values: accepted by mypy and pyright."""
+"""Programs with the features around queues, and the types of their values. mypy and pyright accept them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ async def nightly(session: zq.QueueSession) -> Job:
     assert_type(await jobs.list(), list[Job])
     async with Scheduler(session):
         await jobs.change("nightly", missed="all", tolerance=timedelta(minutes=5))
-    await zq.run(Scheduler(session), session.listener(reports, told))
+    await zq.run(Scheduler(session), session.listener(reports, handle_event))
     return await jobs.pause("nightly")
 
 
-async def told(delivery: zq.Delivery[Event]) -> None:
+async def handle_event(delivery: zq.Delivery[Event]) -> None:
     assert_type(delivery.value, Event)
 
 
@@ -110,10 +110,10 @@ async def paid(event: Paid, tx: TransactionDep, session: SessionDep) -> dict[str
 
 
 # A test of one's own code
-async def test_told(session: zq.QueueSession) -> None:
+async def test_an_event_is_handled(session: zq.QueueSession) -> None:
     delivery = testing.delivery(Event(order=1), attempt=2, headers={"from": "web"})
     assert_type(delivery, testing.RecordedDelivery[Event])
-    assert_type(await testing.handle(told, delivery), zq.Outcome)
+    assert_type(await testing.handle(handle_event, delivery), zq.Outcome)
     queue = session.queue("orders", Event)
     await queue.put(Event(order=1), key="1")
     message = await testing.assert_put(queue, Event(order=1), key="1", timeout=5)
@@ -125,7 +125,7 @@ async def test_told(session: zq.QueueSession) -> None:
 def simulated() -> int:
     async def main() -> int:
         async with testing.simulated(seed=7) as cluster, cluster.connect() as session:
-            await test_told(session)
+            await test_an_event_is_handled(session)
             return await session.queue("orders").size()
 
     return testing.run_virtual(main)

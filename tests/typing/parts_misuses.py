@@ -27,20 +27,20 @@ async def misuse(session: zq.QueueSession) -> None:
     await Scheduler(session).stop()  # refused: not awaitable
     notes = await Notifications(session).create("shop", "dunning", Event)
     await notes.schedule(Event(order=1), "tomorrow")  # refused: a date
-    await notes.schedule({"order": 1}, None)  # refused: no Event, and no date
-    notes.listener(remind)  # refused: it reads Paid, and gets any Event
+    await notes.schedule({"order": 1}, None)  # refused: neither an Event nor a date
+    notes.listener(remind)  # refused: it takes Paid, and may get any Event
     bus = Bus(session, "shop", Event)
-    await bus.post("paid")  # refused: no event of this bus
-    bus.subscribe(Event, paid)  # refused: it reads Paid, and gets any Event
+    await bus.post("paid")  # refused: not an event of this bus
+    bus.subscribe(Event, paid)  # refused: it takes Paid, and may get any Event
     async with QueueServiceClient("http://h:8080") as queues:
-        await queues.send("q", b"raw")  # refused: no JSON
-        await queues.send("q", object())  # refused: no JSON
+        await queues.send("q", b"raw")  # refused: not JSON
+        await queues.send("q", object())  # refused: not JSON
         await queues.poll("q", ttl=30)  # refused: claim_ttl
         (await queues.poll("q"))[0].body  # refused: payload
     lifespan(2181)  # refused: no servers
     in_transaction(timeout=2)  # refused: commit_timeout
     testing.delivery(Paid(order=1, cents=1), attempts=2)  # refused: attempt
     await testing.handle(handle, testing.delivery(Event(order=1)))  # refused: it reads Paid
-    await testing.assert_put(queue, "paid")  # refused: no Paid
-    testing.delivery(b"").outcome = zq.Outcome.COMMITTED  # refused: it is told, not set
-    register("local[*]")  # refused by pyright: no Spark session
+    await testing.assert_put(queue, "paid")  # refused: not a Paid
+    testing.delivery(b"").outcome = zq.Outcome.COMMITTED  # refused: read-only
+    register("local[*]")  # refused by pyright: not a Spark session

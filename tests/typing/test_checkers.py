@@ -1,4 +1,4 @@
-"""The public types: the programs users write first are accepted, and their mistakes refused, by mypy and pyright."""
+"""The public types: mypy and pyright accept the programs that users write first, and refuse typical mistakes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pyright(programs: tuple[Path, ...], folder: Path) -> dict[str, str]:
                 "typeCheckingMode": "strict",
                 "pythonVersion": "3.11",
                 "enableExperimentalFeatures": True,  # TypeForm
-                "reportDeprecated": "none",  # what typeshed thinks of contextlib's users changes from month to month
+                "reportDeprecated": "none",  # the types of contextlib in typeshed change from month to month
             }
         )
     )
@@ -76,7 +76,7 @@ def pyright(programs: tuple[Path, ...], folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kept: pytest.Cache | None = getattr(request.config, "cache", None)  # not under -p no:cacheprovider
+    kept: pytest.Cache | None = getattr(request.config, "cache", None)  # None under -p no:cacheprovider
     return tmp_path_factory.mktemp("mypy") if kept is None else kept.mkdir("mypy")
 
 
@@ -90,7 +90,7 @@ def test_pyright_accepts_the_programs(tmp_path: Path) -> None:
 
 def test_mypy_refuses_exactly_the_misuses(cache: Path) -> None:
     refused = mypy(MISUSES, cache)
-    # It may refuse what only pyright has to, and nothing else.
+    # It may also refuse the lines that only pyright has to refuse, and nothing else.
     assert BY_BOTH <= set(refused) <= BY_PYRIGHT, refused
 
 
@@ -105,7 +105,7 @@ def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(HERE.parents[1]),
     }
-    told = subprocess.run(
+    checked = subprocess.run(
         [sys.executable, "-m", "pyright", "--verifytypes", "aiozkqueue", "--ignoreexternal", "--outputjson"],
         stdout=subprocess.PIPE,
         cwd=HERE,
@@ -113,12 +113,15 @@ def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -
         text=True,
         check=False,
     )
-    symbols = json.loads(told.stdout)["typeCompleteness"]["symbols"]
+    symbols = json.loads(checked.stdout)["typeCompleteness"]["symbols"]
     assert len(symbols) > 4000
     untold = [
-        one["name"]
-        for one in symbols
-        if any("annotation" in told["message"] or "unknown for" in told["message"] for told in one["diagnostics"])
+        symbol["name"]
+        for symbol in symbols
+        if any(
+            "annotation" in diagnostic["message"] or "unknown for" in diagnostic["message"]
+            for diagnostic in symbol["diagnostics"]
+        )
     ]
     public = by_home()
     assert [name for name in untold if name in public or name.rpartition(".")[0] in public] == []

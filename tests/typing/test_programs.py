@@ -1,4 +1,4 @@
-"""The programs users write first, run against a real server."""
+"""The programs that users write first run against a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def connect(monkeypatch: pytest.MonkeyPatch, zookeeper: str, queue_root: str) -> Callable[..., object]:
-    """The programs' addresses lead to the test's server and root."""
+    """Connect the programs to the test's server and root, instead of their addresses."""
     connect = zq.connect
 
     def connect_here(_: str) -> AbstractAsyncContextManager[zq.QueueSession]:
@@ -42,7 +42,7 @@ async def session() -> AsyncIterator[zq.QueueSession]:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
-        while not await condition():  # noqa: ASYNC110 -- the server fulfils it
+        while not await condition():  # noqa: ASYNC110 -- the server makes it true
             await asyncio.sleep(0.02)
 
 
@@ -81,13 +81,13 @@ async def test_the_web_application_puts_an_order_in_the_requests_transaction(ses
     async with programs.app.router.lifespan_context(programs.app) as state:
 
         async def app(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-            # A server's part of the lifespan protocol, which httpx leaves to others.
+            # The server's part of the lifespan protocol, which httpx does not implement.
             await programs.app({**scope, "state": dict(state or {})}, receive, send)
 
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             answer = await client.post("/orders", json={"id": 7})
         assert answer.status_code == 202
-        # The commit came before the answer.
+        # The commit happened before the response.
         (message,) = await session.queue("orders", Order).peek()
         assert (message.id, message.value, message.key) == (answer.json()["accepted"], Order(id=7), "7")
 
@@ -140,7 +140,7 @@ async def test_the_service_serves_its_queues_until_a_signal_arrives(
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(serving, 60)
     assert sorted(order.id for order in billed) == [1, 2]
-    assert await invoices.size() == 1  # raise Retry(delay=5): it waits
+    assert await invoices.size() == 1  # its handler raised Retry(delay=5)
 
 
 async def test_the_handlers_test_needs_no_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Every public name is documented: those of each `__all__`, and those that users reach through them."""
+"""Every public name is documented: the names in each `__all__`, and the members that users reach through them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MODULES = [
 
 
 def undocumented(module: str) -> Iterator[str]:
-    """The public classes and functions of a module, and the public methods of those classes, that say nothing."""
+    """Yield the public classes, methods and functions of a module that have no docstring."""
     public = importlib.import_module(module)
     for name in public.__all__:
         found = getattr(public, name)
         if not (inspect.isclass(found) or inspect.isfunction(found)):
-            continue  # a constant or an alias has its comment in the source
+            continue  # a constant or an alias has a comment in the source instead
         if not inspect.getdoc(found):
             yield name
         if inspect.isclass(found):

@@ -68,12 +68,12 @@ def test_puts_with_other_fields_in_their_names_are_in_no_bundle(field: str) -> N
     assert batch_field(with_field(f"item-b{'a' * 32}-iAAAAAAAAAAAA000001-", field)) is None
 
 
-def test_programs_that_know_no_bundles_pass_one_by() -> None:
+def test_programs_that_do_not_know_bundles_skip_them() -> None:
     assert ItemName.parse(NAME) is None
 
 
 @pytest.mark.parametrize("count", [0, MOST_BUNDLED + 1, 999])
-def test_a_name_with_an_impossible_number_of_messages_is_no_bundle(count: int) -> None:
+def test_a_name_with_an_impossible_number_of_messages_is_not_a_bundle(count: int) -> None:
     assert BundleName.parse(NAME.replace("-m2-", f"-m{count}-")) is None
 
 

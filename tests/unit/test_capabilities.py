@@ -1,4 +1,4 @@
-"""The tests, rules and mutations that the table of capabilities names exist."""
+"""The tests, rules and mutations that are named in the table of capabilities exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TABLE = (TESTS / "acceptance" / "README.md").read_text()
 
 
 def defined(*folders: str) -> set[str]:
-    """The functions at the top of the modules there."""
+    """Return the top-level functions of the modules in a folder."""
     files = [file for folder in folders for file in (TESTS / folder).rglob("*.py")]
     found = [re.findall(r"^(?:async )?def (\w+)", file.read_text(), re.MULTILINE) for file in files]
     return {name for names in found for name in names}

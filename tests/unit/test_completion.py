@@ -1,4 +1,4 @@
-"""The public objects show the names that users need, and nothing of the package's own layers."""
+"""The public objects show the names that users need, and no names of the package's internal layers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def _shown() -> dict[str, set[str]]:
             message = await tx.take(jobs)
             delivery = await anext(aiter(deliveries))
             listener = session.listener(jobs, ignore)
-            listener.stop()  # it need not run
+            listener.stop()  # the coroutine need not run
             objects: list[Any] = [
                 jobs,
                 session,
@@ -85,7 +85,7 @@ async def _shown() -> dict[str, set[str]]:
                 jobs.dead_letters,
                 jobs.leases,
             ]
-            return {_public(one): {name for name in dir(one) if not name.startswith("_")} for one in objects}
+            return {_public(obj): {name for name in dir(obj) if not name.startswith("_")} for obj in objects}
 
 
 def _public(shown: object) -> str:

@@ -1,4 +1,4 @@
-"""The findings of a diagnosis: each at its threshold, and none below it."""
+"""The findings of a diagnosis: each is reported at its threshold, and not below it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WELL = EnsembleFacts(
 LANE = "/zms/q/items"
 
 
-def told(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def severities_and_texts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(finding.severity.value, finding.subject) for finding in diagnosis.findings]
 
 
@@ -70,7 +70,7 @@ def test_a_healthy_system_has_no_findings() -> None:
 )
 def test_every_problem_of_the_servers_is_found(change: dict[str, Any], expected: tuple[str, str]) -> None:
     diagnosis = diagnose(replace(WELL, **change), [])
-    assert told(diagnosis) == [expected]
+    assert severities_and_texts(diagnosis) == [expected]
     assert diagnosis.healthy == (expected[0] == "info")
     assert all(finding.advice for finding in diagnosis.findings)
 
@@ -115,19 +115,19 @@ def test_credentials_are_advised_as_the_command_accepts_them_and_not_as_an_argum
 def test_every_problem_of_a_queue_is_found(change: dict[str, Any], expected: str) -> None:
     facts: dict[str, Any] = {"name": "q", "consumers": 1, **change}
     diagnosis = diagnose(WELL, [QueueFacts(**facts)])
-    assert told(diagnosis) == [(expected, "q")]
+    assert severities_and_texts(diagnosis) == [(expected, "q")]
     assert all(finding.advice for finding in diagnosis.findings)
 
 
-def test_a_paused_queue_without_consumers_needs_no_consumer_but_an_end_of_the_pause() -> None:
+def test_a_paused_queue_without_consumers_must_be_resumed_and_needs_no_consumer() -> None:
     (finding,) = diagnose(WELL, [QueueFacts(name="q", size=2494, paused=True)]).findings
     assert finding.text == "is paused, and 2494 messages wait"
     assert finding.advice == "deliver them again with `aiozkqueue resume q`"
 
 
-def test_a_queue_without_consumers_needs_a_worker_and_is_never_to_be_deleted() -> None:
-    (one,) = diagnose(WELL, [QueueFacts(name="orders", size=1)]).findings
-    assert (one.text, one.advice) == (
+def test_the_advice_for_a_queue_without_consumers_is_a_worker_and_never_a_deletion() -> None:
+    (finding,) = diagnose(WELL, [QueueFacts(name="orders", size=1)]).findings
+    assert (finding.text, finding.advice) == (
         "1 message and no consumer",
         "start a worker that consumes it; `aiozkqueue peek orders` shows the messages",
     )
@@ -156,12 +156,12 @@ def test_a_number_of_one_has_its_noun_in_the_singular(change: dict[str, Any], ex
     assert finding.text == expected
 
 
-def test_files_within_the_limit_and_unknown_sizes_are_no_finding() -> None:
+def test_files_within_the_limit_and_unknown_sizes_are_not_a_finding() -> None:
     servers = [replace(WELL.servers[0], files=9 * 1024**3), WELL.servers[1]]
     assert diagnose(replace(WELL, servers=servers), []).findings == []
 
 
-def test_the_counter_of_a_lane_without_puts_is_no_finding() -> None:
+def test_the_counter_of_a_lane_without_puts_is_not_a_finding() -> None:
     facts = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 1, 2**31 - 5)], put_lanes=["/zms/q/lanes/s0g1"])
     assert diagnose(WELL, [facts]).findings == []
 

@@ -1,4 +1,4 @@
-"""The errors for a missing package, and for one in an unsupported version."""
+"""The errors for a missing package, and for a package in an unsupported version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a package of an old version, which has neither a module nor a name that newer ones have."""
+    """Install an old version of a package, without a module and a name that newer versions have."""
     (tmp_path / "oldish").mkdir()
     (tmp_path / "oldish" / "__init__.py").touch()
     (tmp_path / "oldish-1.0.dist-info").mkdir()
@@ -45,9 +45,9 @@ def test_the_error_for_an_unsupported_package_version_names_it_and_the_supported
 ) -> None:
     with pytest.raises(MissingExtraError) as raised, needs("spark"):
         use()
-    told = str(raised.value)
-    assert told.startswith("oldish 1.0 is installed, and aiozkqueue needs Oldish<3,>=2 (")
-    assert told.endswith("): pip install 'aiozkqueue[spark]'")
+    message = str(raised.value)
+    assert message.startswith("oldish 1.0 is installed, and aiozkqueue needs Oldish<3,>=2 (")
+    assert message.endswith("): pip install 'aiozkqueue[spark]'")
     assert raised.value.name == old
 
 
@@ -81,9 +81,9 @@ for use in (lambda: pyspark_aiozkqueue.DefaultSource({}), lambda: __import__("ai
 def test_an_old_spark_finds_the_format_and_an_error_names_the_required_version() -> None:
     pytest.importorskip("pyspark")
     done = subprocess.run([sys.executable, "-c", _OLD_SPARK], capture_output=True, text=True, check=True)
-    name, *told = done.stdout.splitlines()
+    name, *messages = done.stdout.splitlines()
     assert name == "aiozkqueue"
-    assert len(told) == 2
-    for line in told:
+    assert len(messages) == 2
+    for line in messages:
         assert line.startswith("pyspark ")
         assert "is installed, and aiozkqueue needs pyspark<5,>=4.2" in line

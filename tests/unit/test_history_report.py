@@ -1,4 +1,4 @@
-"""The figures of a history: exact for short times, close for long ones, and bounded in memory."""
+"""The figures of a history are exact for short times and close for long times, and use bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No identifier contains a word that says nothing about its object: `UNNAMED`."""
+"""No identifier contains a word of `UNNAMED`, which says nothing about its object."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(aiozkqueue.__file__).parent
-#: The folders and the modules at the top of the package.
+#: The top-level folders and modules of the package.
 PARTS = sorted(path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or any(path.glob("*.py")))
-#: Words that are no names, alone or as a part between underscores; `for queue in queues` says more than `for one in`.
+#: Words that are not names, alone or between underscores; `for queue in queues` says more than `for one in`.
 UNNAMED = {"one", "others", "told", "there"}
 
 
 def _bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the identifiers that a module chooses, with their lines: not those that it takes over by an import."""
+    """Yield the identifiers that a module defines, with their lines, without names that it imports unchanged."""
     for node in ast.walk(tree):
         match node:
             case (
@@ -43,7 +43,7 @@ def _bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _unnamed(path: Path) -> Iterator[str]:
-    """Yield the places of identifiers with such a word: the file, the line, and the identifier."""
+    """Yield the identifiers with such a word, each with its file and line."""
     file = path.relative_to(PACKAGE.parent).as_posix()
     bound = _bound(ast.parse(path.read_text()))
     for line, name in [(1, path.stem), *sorted(bound)]:

@@ -1,4 +1,4 @@
-"""Paths and names of items are split and composed in `layout/names` alone."""
+"""Only `layout/names` splits and composes paths and names of items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(aiozkqueue.__file__).parent
 
-#: Modules that split something at slashes.
+#: Modules that may split a text at slashes.
 SPLITS = {
     "layout/names.py": "the one place for items",
     "layout/lanes.py": "the parents of delayed items",
@@ -27,7 +27,7 @@ SPLITS = {
     "testing/simulator/loop.py": "files",
     "testing/simulator/tree.py": "the znodes of a simulated server",
 }
-#: Modules that compose an item's path on the way of every message, where a call would cost more.
+#: Modules that compose an item's path for every message, where a call would be too slow.
 COMPOSES = {"queue/commit/puts.py", "queue/candidates/backlog.py"}
 
 
@@ -49,7 +49,7 @@ def _composes(tree: ast.AST) -> Iterator[int]:
 
 
 def _grammar(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines of texts and patterns that begin as an item's name."""
+    """Yield the lines of texts and patterns that begin like the name of an item."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Constant)

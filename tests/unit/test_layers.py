@@ -1,4 +1,4 @@
-"""Imports run in one direction: no layer of the package, of `queue/` or of `session/` imports one above it."""
+"""Imports have one direction: no layer of the package, of `queue/` or of `session/` imports a layer above it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(aiozkqueue.__file__).parent
 
-#: The layers from the bottom up. A layer may import itself and those in the lines before it.
+#: The layers from the bottom up. A layer may import itself and the layers in the lines before it.
 LAYERS = (
     {"moments"},
     {"errors"},
@@ -62,7 +62,7 @@ EXTRAS = {"session/connect.py imports aiozkqueue.tracing"}
 
 
 def _edges(modules: dict[str, Path], *, all_imports: bool) -> dict[str, set[str]]:
-    """Map each module to those it imports; with ``all_imports``, also for types and inside functions."""
+    """Map each module to its imports; with ``all_imports``, also those for types and inside functions."""
     return {module: set(_imports(module, file, modules, all_imports=all_imports)) for module, file in modules.items()}
 
 
@@ -96,7 +96,7 @@ def _folder(module: str, modules: dict[str, Path]) -> str:
 
 
 def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return what can be reached from itself, by removing what imports nothing that is left."""
+    """Return the nodes on cycles, by repeatedly removing nodes without remaining imports."""
     left = {node: targets - {node} for node, targets in graph.items()}
     while True:
         done = {node for node, targets in left.items() if not targets & left.keys()}

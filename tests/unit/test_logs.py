@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = ("queue", "bus", "schedule", "spark")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-# About the whole process: a signal has come, or Spark's JVM has gone.
+# Records about the whole process: a signal has arrived, or Spark's JVM has ended.
 ABOUT_NONE = {"session/run.py", "spark/orphans.py"}
 
 
@@ -39,4 +39,4 @@ def test_every_record_carries_ids() -> None:
         for call in _calls(file)
     }
     assert len(calls) > 15
-    assert [place for place, call in calls.items() if "extra" not in {one.arg for one in call.keywords}] == []
+    assert [place for place, call in calls.items() if "extra" not in {keyword.arg for keyword in call.keywords}] == []

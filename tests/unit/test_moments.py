@@ -14,7 +14,7 @@ import aiozkqueue
 from aiozkqueue.moments import milliseconds_at, milliseconds_in, moment_at
 
 MILLISECOND = timedelta(milliseconds=1)
-moments = st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - as it asks
+moments = st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - Hypothesis requires naive bounds
 
 
 @given(moments)
@@ -23,8 +23,8 @@ def test_a_stored_moment_is_rounded_up_by_less_than_a_millisecond(moment: dateti
 
 
 @given(moments, moments)
-def test_two_moments_keep_their_order(one: datetime, other: datetime) -> None:
-    assert (milliseconds_at(one) <= milliseconds_at(other)) or one > other
+def test_two_moments_keep_their_order(first: datetime, second: datetime) -> None:
+    assert (milliseconds_at(first) <= milliseconds_at(second)) or first > second
 
 
 @given(st.integers(0, 253_402_300_799_999))
@@ -51,7 +51,7 @@ def test_time_zones_make_no_difference() -> None:
 
 
 def test_nothing_else_in_the_package_rounds_seconds_to_milliseconds() -> None:
-    """`ServerClock` is the one other place: its bounds of ZooKeeper's time are cut, or rounded up, on purpose."""
+    """The only exception is `ServerClock`, which rounds its bounds of ZooKeeper's time down or up on purpose."""
     package = Path(aiozkqueue.__file__).parent
     wrong: list[str] = []
     for file in sorted(package.rglob("*.py")):

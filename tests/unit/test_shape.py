@@ -1,4 +1,4 @@
-"""The code keeps its shape: no class, signature or function exceeds its limit.
+"""The code stays readable: no class, signature or function exceeds its limit.
 
 The exceptions are listed. A list may shrink; an entry that is no longer needed fails the test.
 """
@@ -20,11 +20,11 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 
 MAX_ATTRIBUTES = 20
 MAX_PARAMETERS = 8
-#: The last complexity of rank C by radon.
+#: The highest complexity with rank C by radon.
 MAX_COMPLEXITY = 20
 
-#: Classes with more attributes: records with one field per figure or setting, the records of the hot path, and the
-#: objects that own a session or a server.
+#: Classes with more attributes: records with one field per figure or setting, records of the hot path, and objects that
+#: own a session or a server.
 WIDE_CLASSES = {
     "layout/configuration.py _Configuration",
     "operations/doctor/diagnosis.py QueueFacts",
@@ -34,7 +34,7 @@ WIDE_CLASSES = {
     "testing/simulator/ensemble.py Ensemble",
     "zookeeper/connection.py Connection",
 }
-#: Functions with more parameters; `connect`, `listener`, and each command, has one for each of its options.
+#: Functions with more parameters. `connect`, `listener` and each command have one for each option.
 LONG_SIGNATURES = {
     "queue/claim/dispatcher.py __init__",
     "queue/claim/groups.py __init__",
@@ -42,7 +42,7 @@ LONG_SIGNATURES = {
     "session/connect.py connect",
     "queue/state/claim.py __init__",
 }
-#: Functions of a higher complexity: one loop that handles every message, and one check per setting.
+#: Functions with a higher complexity: the loop that handles every message, and functions with one check per setting.
 COMPLEX_FUNCTIONS = {
     "layout/settings.py __post_init__",
     "queue/claim/groups.py _read",

@@ -1,4 +1,4 @@
-"""The tests that the map of Spark's promises names exist, each in its file, and no file of tests is missing."""
+"""The tests that are named in the map of Spark's promises exist in their files, and no test file is missing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NAMED = re.compile(r"`(?:tests/)?([a-z_/]*test_[a-z_]+\.py)`: ((?:`test_\w+`(?:,
 
 
 def defined(file: Path) -> set[str]:
-    """The tests of a file."""
+    """Return the tests of a file."""
     return set(re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE))
 
 
 def named() -> dict[Path, set[str]]:
-    """The tests that the map names, by their files."""
+    """Return the tests in the map, by their files."""
     found: dict[Path, set[str]] = {}
     for file, tests in NAMED.findall((HERE / "README.md").read_text()):
         path = TESTS / file if "/" in file else HERE / file
@@ -36,7 +36,7 @@ def test_the_spark_map_covers_each_file_of_spark_tests() -> None:
 
 
 def test_the_spark_map_names_existing_mutations() -> None:
-    (row,) = [one for one in (HERE / "README.md").read_text().splitlines() if "mutations `" in one]
+    (row,) = [line for line in (HERE / "README.md").read_text().splitlines() if "mutations `" in line]
     names = re.findall(r"`(\w+)`", row.partition("mutations ")[2])
     assert names
     mutations = (TESTS / "simulation" / "mutations" / "streams.py").read_text()

@@ -1,4 +1,4 @@
-"""The scheduled items that a stream's driver knows before they are due."""
+"""The scheduled items that the driver of a stream knows before they are due."""
 
 from __future__ import annotations
 

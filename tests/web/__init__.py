@@ -1,1 +1,1 @@
-"""Queues in an application of a web framework, on a real ZooKeeper and, where the socket matters, a real server."""
+"""Queues in web applications, with a real ZooKeeper and, if the socket matters, a real web server."""

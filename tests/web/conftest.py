@@ -30,7 +30,10 @@ class Calling(Protocol):
 
 @pytest.fixture
 async def calling(session: zq.QueueSession) -> AsyncIterator[Calling]:
-    """A client of an application, in this process and on this session; what the application raises is a 500 to it."""
+    """A client of an application in this process and on this session.
+
+    It receives an error of the application as a 500.
+    """
     async with AsyncExitStack() as stack:
         own = session
 
@@ -44,13 +47,13 @@ async def calling(session: zq.QueueSession) -> AsyncIterator[Calling]:
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[tuple[str, int]]:
-    """Run an application with uvicorn, its lifespan included; yield host and port."""
+    """Run an application with uvicorn, including its lifespan; yield host and port."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-    task = asyncio.create_task(server._serve([listening]))  # serve() would take the test run's signals
+    task = asyncio.create_task(server._serve([listening]))  # serve() would handle the signals of the test run
     try:
         async with asyncio.timeout(30):
-            while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+            while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn reports it only by this flag
                 await asyncio.sleep(0.01)
         if task.done():
             await task

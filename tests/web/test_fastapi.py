@@ -1,4 +1,4 @@
-"""A request's transaction commits before its response is sent, or is rolled back, and the response shows which."""
+"""The transaction of a request is committed before its response is sent, or rolled back. The response shows which."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tests.web.conftest import Calling
 
 
-#: The status of each error; all others are the program's, and get 500.
+#: The status of each error. All other errors are errors of the program, with the status 500.
 STATUSES: dict[type[QueueError], int] = {
     errors.NotCommittedError: 503,
     errors.SessionExpiredError: 503,
@@ -70,7 +70,7 @@ def _errors() -> list[type[QueueError]]:
 
 
 def _app() -> FastAPI:
-    """Each path is one way in which a request ends."""
+    """Return an application in which each path is one way for a request to end."""
     app = FastAPI(exception_handlers=error_handlers)
 
     @app.post("/move", status_code=202)
@@ -123,7 +123,7 @@ def _app() -> FastAPI:
 
 
 class Stages:
-    """Notes what the server held when the first byte of a response left the application."""
+    """Records the contents of the server when the first byte of a response leaves the application."""
 
     def __init__(self, app: FastAPI, queue: zq.Queue[bytes]) -> None:
         self._app = app
@@ -307,7 +307,7 @@ async def test_a_request_is_answered_at_once_while_there_is_no_connection(
     client = await calling(app, session=own)
     began = asyncio.get_running_loop().time()
     answers = [await client.post("/?cut=true"), await client.post("/")]
-    assert asyncio.get_running_loop().time() - began < 5  # half of the commit timeout
+    assert asyncio.get_running_loop().time() - began < 5  # half the commit timeout
     assert [answer.status_code for answer in answers] == [503, 503]
     await zookeeper_proxy.listen()
     await own.queue("results").put(b"last")
@@ -335,15 +335,15 @@ async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
         tx.put("results", b"result")
         transactions.append(tx)
         begun.set()
-        while not await Request(request.scope, request.receive).is_disconnected():  # noqa: ASYNC110 - the way to ask
+        while not await Request(request.scope, request.receive).is_disconnected():  # noqa: ASYNC110 - the only way to ask
             await asyncio.sleep(0.01)
 
-    async def telling(scope: Scope, receive: Receive, send: Send) -> None:
+    async def signal_end(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)
         if scope["type"] == "http":
             ended.set()
 
-    async with serving(telling) as (host, port):
+    async with serving(signal_end) as (host, port):
         _, writer = await asyncio.open_connection(host, port)
         writer.write(b"POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 0\r\n\r\n")
         await asyncio.wait_for(begun.wait(), 30)

@@ -34,7 +34,7 @@ def exporter() -> InMemorySpanExporter:
 
 @pytest.fixture
 def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
-    """Made away from the loop: it waits for the threads in which it asks about the machine."""
+    """Created in a thread, because it waits for the threads in which it asks about the machine."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     yield provider
@@ -69,7 +69,7 @@ async def test_a_message_put_by_a_request_is_handled_in_the_requests_trace(
     [process] = [span for span in spans if span.name == "process orders"]
     own = server.get_span_context()
     assert own is not None
-    # The commit is a part of the request: it comes before the response.
+    # The commit is part of the request, before the response.
     assert (_parent(created), _parent(commit)) == (own.span_id, own.span_id)
     sending = [span for span in spans if span.name == "POST /orders http send"]
     assert commit.end_time is not None

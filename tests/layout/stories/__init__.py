@@ -1,7 +1,7 @@
-"""The data that programs store, one story for each feature.
+"""The data that programs store, with one story for each feature.
 
-`made` runs once for each version of the layout, with the code of its time. `found` runs with the current code, on the
-data of each version. It reads, takes and settles the messages of the story, and leaves nothing of them in its queues.
+`made` runs once for each version of the layout, with the code of that version. `found` runs with the current code, on
+the data of each version. It reads, takes and settles the messages of the story, and leaves its queues empty.
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ STORIES: list[Story] = [
     SparkRefusals(),
     Deleted(),
     CancelledInHand(),
-    Held(),  # the last: what comes after it would be inside its transaction
+    Held(),  # the last one, because later stories would be inside its transaction
 ]

@@ -12,7 +12,7 @@ from .story import LONG, WITHIN, Now, Old, Parcel, take
 
 
 class Attempts:
-    """Hand-overs that were counted, and the word of the last failure."""
+    """Counted attempts, and the error of the last failure."""
 
     queues: tuple[str, ...] = ("attempts",)
     policy = zq.ConsumeTimes(3, backoff=zq.Schedule([0.05, 1]))
@@ -118,7 +118,7 @@ class PastEnds:
         queue = now.session.queue("ended")
         records = {record.id: record async for record in queue.history()}
         ends = {word: records[now.known[f"history {word}"]] for word in ("finished", "dead", "cancelled")}
-        assert [one.outcome for one in ends.values()] == [zq.End.FINISHED, zq.End.DEAD, zq.End.CANCELLED]
+        assert [end.outcome for end in ends.values()] == [zq.End.FINISHED, zq.End.DEAD, zq.End.CANCELLED]
         assert (ends["finished"].payload, ends["finished"].key) == (b"finished", "finished")
         assert ends["dead"].reason == "because"
         assert (await queue.state(now.known["history finished"])).status is zq.Status.FINISHED
@@ -191,7 +191,9 @@ class Bundled:
             await queue.configure(zq.QueueConfig(bundle=4, policy=self.policy))
             *_, old.known[name] = await queue.put_many(self.bodies)
         for name in ("bundled-left", "bundled-held"):
-            await asyncio.create_task(self._half_done(old, name))  # puts of later stories are not in its transaction
+            await asyncio.create_task(
+                self._half_done(old, name)
+            )  # so that puts of later stories are not in its transaction
         assert await old.session.queue("bundled-left").admin.release_claims() == 3
 
     async def found(self, now: Now) -> None:
@@ -201,15 +203,17 @@ class Bundled:
         assert [content.id for content in await waiting.peek()][-1] == now.known["bundled"]
         assert [message.body for message in await take(now.session, waiting, 4)] == [*self.bodies]
         assert await left.size() == 3
-        again = await take(now.session, left, 3)  # in no order: the program that stored them is registered as well
-        assert sorted((one.body, one.attempt) for one in again) == [(body, 2) for body in self.bodies[1:]]
+        again = await take(
+            now.session, left, 3
+        )  # the order is not fixed, because the program that stored them is also registered
+        assert sorted((message.body, message.attempt) for message in again) == [(body, 2) for body in self.bodies[1:]]
         assert await held.claimed() == 3
         assert (await held.state(now.known["bundled-held"])).status is zq.Status.IN_FLIGHT
         async with now.session.transaction() as tx:
             assert await tx.take(held) is None
         await now.gone()
         again = await take(now.session, held, 3)
-        assert sorted((one.body, one.attempt) for one in again) == [(body, 2) for body in self.bodies[1:]]
+        assert sorted((message.body, message.attempt) for message in again) == [(body, 2) for body in self.bodies[1:]]
 
     async def _half_done(self, old: Old, name: str) -> None:
         """Finish one message of a bundle, and keep the others."""

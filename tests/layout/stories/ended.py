@@ -1,4 +1,4 @@
-"""What is left of queues and messages that have ended early."""
+"""The remains of deleted queues and cancelled messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Deleted:
 
 
 class CancelledInHand:
-    """A message that was cancelled while a handler ran for it: its id stays for the holders."""
+    """A message that was cancelled while its handler ran; its id is stored for the holders."""
 
     queues: tuple[str, ...] = ("cancelled-in-hand",)
 
@@ -51,8 +51,8 @@ class CancelledInHand:
     async def found(self, now: Now) -> None:
         jobs = now.session.queue("cancelled-in-hand")
         path = state_of(jobs).paths.cancelled
-        told = await core_of(now.session).zookeeper.read(path)
-        assert cancelled_ids(told.data) == [now.known["cancelled-in-hand"]]
+        node = await core_of(now.session).zookeeper.read(path)
+        assert cancelled_ids(node.data) == [now.known["cancelled-in-hand"]]
         assert await jobs.cancel(id=now.known["cancelled-in-hand"], running=True) is zq.Alteration.NOT_FOUND
         cancelled = asyncio.Event()
 
@@ -72,5 +72,5 @@ class CancelledInHand:
             await until(held)
             assert await jobs.cancel(id=message, running=True)
             await asyncio.wait_for(cancelled.wait(), 30)
-        told = await core_of(now.session).zookeeper.read(path)
-        assert cancelled_ids(told.data) == [now.known["cancelled-in-hand"], message]
+        node = await core_of(now.session).zookeeper.read(path)
+        assert cancelled_ids(node.data) == [now.known["cancelled-in-hand"], message]

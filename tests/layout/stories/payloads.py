@@ -13,7 +13,7 @@ from .story import FAR, LONG, WITHIN, Now, Old, Parcel, take, until
 
 
 class Payloads:
-    """Bare bytes, JSON, what begins as an envelope does, headers; and several priorities."""
+    """Plain bytes, JSON, bytes that begin like an envelope, headers, and several priorities."""
 
     queues: tuple[str, ...] = ("payloads",)
 
@@ -36,7 +36,7 @@ class Payloads:
         assert like_an_envelope.body == now.known["like an envelope"].encode("latin-1")
 
     async def _envelope(self, old: Old) -> bytes:
-        """The bytes of an envelope, as a payload."""
+        """Return a payload that is the bytes of an envelope."""
         node = next(path for path in await self._items(old) if old.known["envelope"] in path)
         body = (await core_of(old.session).zookeeper.read(node)).data
         old.known["like an envelope"] = body.decode("latin-1")
@@ -48,7 +48,7 @@ class Payloads:
 
 
 class Scheduled:
-    """What is due later, and what lives only for some time."""
+    """Delayed messages, and messages with a lifetime."""
 
     queues: tuple[str, ...] = ("scheduled",)
 
@@ -76,7 +76,7 @@ class Scheduled:
 
 
 class Keyed:
-    """A unique key that is taken; and one message for several of a key."""
+    """A unique key that is taken, and a collapsing key with several messages."""
 
     queues: tuple[str, ...] = (
         "unique",
@@ -103,7 +103,7 @@ class Keyed:
 
 
 class Tagged:
-    """Tags, by which consumers choose."""
+    """Tags, and consumers with filters."""
 
     queues: tuple[str, ...] = ("tagged",)
 
@@ -118,12 +118,12 @@ class Tagged:
             message = await tx.take(queue, timeout=WITHIN, filters=zq.Filter("country", "eq", "no"))
             assert message is not None
             assert (message.body, message.tags) == (b"2", {"country": "no", "weight": 5})
-        await queue.put(b"3", tags={"country": "it", "weight": 3})  # rests on the record that is there
+        await queue.put(b"3", tags={"country": "it", "weight": 3})  # relies on the existing record
         assert [message.body for message in await take(now.session, queue, 2)] == [b"1", b"3"]
 
 
 class Spread:
-    """A queue in shards, with as many messages as it takes, that is paused."""
+    """A full, paused queue with shards."""
 
     queues: tuple[str, ...] = ("spread",)
 

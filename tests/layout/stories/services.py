@@ -39,7 +39,7 @@ class OrderPaid(OrderEvent):
 
 
 class Limited:
-    """A rate of which a slot has been leased."""
+    """A rate with a leased slot."""
 
     queues: tuple[str, ...] = ("limited",)
 
@@ -94,7 +94,7 @@ class Called:
 
 
 class Moved:
-    """A move that has ended, and one whose program died."""
+    """A finished move, and a move whose program died."""
 
     queues: tuple[str, ...] = (
         "moved",
@@ -129,11 +129,11 @@ class Moved:
         await until(done)
         for name in ("moved", "moving"):
             assert await session.queue(name).size() == 0
-            assert [one.body for one in await take(session, session.queue(f"{name}-target"), 2)] == [b"1", b"2"]
+            assert [message.body for message in await take(session, session.queue(f"{name}-target"), 2)] == [b"1", b"2"]
 
 
 class Posted:
-    """Events of a bus, for its own listeners and for a group."""
+    """Events of a bus, for its listeners and for a group."""
 
     queues: tuple[str, ...] = ()
 
@@ -166,7 +166,7 @@ class Posted:
 
 
 class Recurring:
-    """Jobs that recur: one that has been missed ever since, and one that is paused."""
+    """Recurring jobs: one with missed occurrences, and one that is paused."""
 
     queues: tuple[str, ...] = ("reports",)
 
@@ -183,10 +183,10 @@ class Recurring:
         assert [job.name for job in await jobs.list()] == ["nightly", "often"]
         async with Scheduler(now.session):
             messages = await take(now.session, queue, 3)
-        assert [(one.value, one.headers["job"], one.headers["to"]) for one in messages] == [
+        assert [(message.value, message.headers["job"], message.headers["to"]) for message in messages] == [
             (Parcel(order=1), "often", "Rome")
         ] * 3
-        dates = [datetime.fromisoformat(one.headers["occurrence"]) for one in messages]
+        dates = [datetime.fromisoformat(message.headers["occurrence"]) for message in messages]
         assert dates[2] - dates[0] == timedelta(minutes=2)
         for name in ("nightly", "often"):
             await jobs.remove(name)
@@ -194,7 +194,7 @@ class Recurring:
 
 
 class Notified:
-    """Notifications, found by their keys."""
+    """Notifications with search keys."""
 
     queues: tuple[str, ...] = ("billing:reminders",)
 
@@ -241,7 +241,7 @@ class HttpKeys:
 
     async def found(self, now: Now) -> None:
         keys = Keys(core_of(now.session))
-        assert [(one.name, one.allow) for one in await keys.all()] == [("shop", ("queue|post|orders*",))]
+        assert [(key.name, key.allow) for key in await keys.all()] == [("shop", ("queue|post|orders*",))]
         caller = await keys.caller(now.known["key"])
         assert caller is not None
         assert caller.name == "shop"
@@ -271,7 +271,7 @@ class Charted:
 
 
 class Streamed:
-    """A batch that a stream has made and not acknowledged."""
+    """A batch that a stream has prepared and not acknowledged."""
 
     queues: tuple[str, ...] = ("streamed",)
 
@@ -296,7 +296,7 @@ class Streamed:
 
 
 class Divided:
-    """A batch of a stream that failed once, was divided, and has been read in part."""
+    """A batch of a stream that failed once, was divided, and has been partly read."""
 
     queues: tuple[str, ...] = ("divided",)
 
@@ -322,7 +322,7 @@ class Divided:
             await ledger.acknowledge(batch, "stream")
             last = batch
         assert sum(sizes) == 17
-        assert sizes[0] == 1  # it had failed again
+        assert sizes[0] == 1  # the batch had failed again
         assert await queue.size() == 0
 
     def _ledger(self, session: zq.QueueSession) -> Ledger:
@@ -330,7 +330,7 @@ class Divided:
 
 
 class SparkBundles:
-    """A bundle that a stream has locked and not acknowledged, others that wait, and one of a pending batch."""
+    """A bundle that a stream has locked and not acknowledged, waiting bundles, and a bundle of a pending batch."""
 
     queues: tuple[str, ...] = ("spark-bundles",)
 
@@ -354,7 +354,9 @@ class SparkBundles:
         assert sum(page.items for page in await ledger.pages(batch)) == 3
         stats = await queue.stats()
         assert (stats.size, stats.claimed, stats.staged) == (12, 3, 1)
-        assert [message.body for message in await take(now.session, queue, 6)] == [b"%d" % one for one in range(3, 9)]
+        assert [message.body for message in await take(now.session, queue, 6)] == [
+            b"%d" % number for number in range(3, 9)
+        ]
         assert await ledger.acknowledge(batch) == 3
         assert await queue.size() == 3
         await self._staging(now.session).complete(0)
@@ -370,7 +372,7 @@ class SparkBundles:
 
 
 class SparkRefusals:
-    """Runs of writes that can no longer begin: one failed before a task had begun, and one is complete."""
+    """Runs of writes that can no longer begin: one failed before its first task began, and one is complete."""
 
     queues: tuple[str, ...] = ("spark-refusals",)
 
@@ -396,7 +398,7 @@ class SparkRefusals:
 
 
 class Shared:
-    """Queues that Curator and kazoo use, too, with the dead letter of one."""
+    """Queues that Curator and kazoo also use, with a dead letter."""
 
     queues: tuple[str, ...] = ()
 

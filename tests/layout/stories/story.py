@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Due after every run of these tests.
+#: A date after every run of these tests.
 FAR = datetime(2060, 1, 1, tzinfo=UTC)
-#: A lease or a life that lasts as long: thirty years, the most there is.
+#: The longest lease and the longest lifetime: thirty years.
 LONG = 10**9
 WITHIN = 30.0
 
 
 @dataclass
 class Old:
-    """A program of the version that is written down."""
+    """The program of the dumped version."""
 
     session: zq.QueueSession
     known: dict[str, str] = field(default_factory=dict)
     open: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """What is left open until everything has been written down."""
+    """The resources that stay open until the dump is complete."""
 
 
 @dataclass
 class Now:
-    """A program of today, on what the old one has left. That one lives until `gone` is called."""
+    """A program of the current version on the data of the old one. The old program lives until `gone` is called."""
 
     session: zq.QueueSession
     known: dict[str, str]
@@ -46,10 +46,10 @@ class Now:
 
 
 class Story(Protocol):
-    """A feature's."""
+    """The story of a feature."""
 
     queues: tuple[str, ...]
-    """Of which nothing is left in the end but their names."""
+    """The queues that are empty at the end."""
 
     async def made(self, old: Old) -> None: ...
     async def found(self, now: Now) -> None: ...
@@ -68,7 +68,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[T], count: int = 1) -> 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(WITHIN):
-        while not await condition():  # noqa: ASYNC110 - what others do is seen by looking
+        while not await condition():  # noqa: ASYNC110 - other clients make it true
             await asyncio.sleep(0.02)
 
 

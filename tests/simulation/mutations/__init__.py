@@ -1,8 +1,8 @@
-"""Deliberate defects, each of which the checker must find. A defect that it does not find is a gap in the checker.
+"""Deliberate defects that the checker must find. A defect that it does not find is a gap in the checker.
 
-Most of them change requests (`sending`), so that they depend on the protocol and not on its code. A feature that
-makes a promise adds a separate module here, with the defects that break it: functions of a `pytest.MonkeyPatch`,
-registered by `@mutation`.
+Most of them change requests (`sending`), so that they depend on the protocol and not on its code. A feature that makes
+a promise adds a module here with the defects that break it. A defect is a function of a `pytest.MonkeyPatch` that is
+registered by `@mutation`. Its name is part of the seeds, so a renamed defect has other histories.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ rough = partial(run, rough=True)
 def mutation(
     history: Callable[[str], History] = run,
 ) -> Callable[[Callable[[pytest.MonkeyPatch], None]], None]:
-    """Register a defect; ``history`` makes the histories that must show it, from seeds.
+    """Register a defect; ``history`` makes the histories that must show it from seeds.
 
     It is `run`, ``partial(run, feature="…")`` if only the programs of a feature show the defect, or a story.
     """

@@ -50,9 +50,9 @@ def stored_attempts_ignored(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def attempts_not_recorded(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: "/meta/" in one.path)
+    leave_out(patch, lambda operation: "/meta/" in operation.path)
 
 
 @mutation()
 def dead_letters_dropped(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: "/dlq/" in one.path)
+    leave_out(patch, lambda operation: "/dlq/" in operation.path)

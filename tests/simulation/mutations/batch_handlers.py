@@ -54,12 +54,12 @@ def puts_of_a_batch_sent_before_its_commit(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(with_batches)
 def failed_messages_of_a_batch_dropped(patch: pytest.MonkeyPatch) -> None:
-    """They are removed with the others, as if the commit included them."""
+    """The failed messages are removed with the others, as if the commit included them."""
     settle = BatchWork._settle
 
     async def without(self: BatchWork, failed: list[tuple[Claim, Exception]]) -> None:
-        rejected = [one for one in failed if isinstance(one[1], Reject)]
-        await settle(self, [one for one in failed if one not in rejected])
+        rejected = [failure for failure in failed if isinstance(failure[1], Reject)]
+        await settle(self, [failure for failure in failed if failure not in rejected])
 
     patch.setattr(BatchWork, "_settle", without)
 

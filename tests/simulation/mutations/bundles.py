@@ -23,6 +23,7 @@ from aiozkqueue.queue.redelivery import bundles as redelivery_bundles
 from aiozkqueue.queue.state import bundle_hold
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData
 from tests.simulation.bundle_holders import killed_holders
+from tests.simulation.faulty_calls import faulty_call
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import replace_where
 from tests.simulation.stories.bundles import (
@@ -31,7 +32,6 @@ from tests.simulation.stories.bundles import (
     messages_of_a_returned_bundle_keep_their_attempts,
 )
 from tests.simulation.stories.pausing import a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand
-from tests.simulation.struck import struck
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -45,18 +45,20 @@ bundled_rough = partial(run, feature="bundles", rough=True)
 beside_groups = partial(run, feature="grouped_bundles")
 
 
-def is_record(one: Operation) -> bool:
-    return "/meta/bundle-" in one.path
+def is_record(operation: Operation) -> bool:
+    return "/meta/bundle-" in operation.path
 
 
-@mutation(struck("end_after_release"))
+@mutation(faulty_call("end_after_release"))
 def record_written_at_any_version(patch: pytest.MonkeyPatch) -> None:
     replace_where(
-        patch, lambda one: is_record(one) and isinstance(one, SetData | Delete), lambda one: one._replace(version=-1)
+        patch,
+        lambda operation: is_record(operation) and isinstance(operation, SetData | Delete),
+        lambda operation: operation._replace(version=-1),
     )
 
 
-@mutation(struck("end_beside_a_refused_one"))
+@mutation(faulty_call("end_beside_a_refused_one"))
 def refused_member_left_among_the_ended(patch: pytest.MonkeyPatch) -> None:
     begin = bundle_hold.BundleHold.begin
 
@@ -72,7 +74,9 @@ def refused_member_left_among_the_ended(patch: pytest.MonkeyPatch) -> None:
 def several_multis_of_one_bundle_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnsentWrites, "_block_if_busy", lambda *_: False)
     replace_where(
-        patch, lambda one: is_record(one) and isinstance(one, SetData | Delete), lambda one: one._replace(version=-1)
+        patch,
+        lambda operation: is_record(operation) and isinstance(operation, SetData | Delete),
+        lambda operation: operation._replace(version=-1),
     )
 
 
@@ -129,8 +133,8 @@ def tenure_of_another_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_claimer, "_is_ours", any_record)
     replace_where(
         patch,
-        lambda one: is_record(one) and isinstance(one, Create),
-        lambda one: Check(one.path.rpartition("/")[0], -1),
+        lambda operation: is_record(operation) and isinstance(operation, Create),
+        lambda operation: Check(operation.path.rpartition("/")[0], -1),
     )
 
 
@@ -139,7 +143,7 @@ def bundle_has_the_id_of_its_first_message(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_puts, "bundle_prefix", lambda _, ids, batch: bundle_prefix(ids[0], ids, batch))
 
 
-@mutation(struck("put_around_another"))
+@mutation(faulty_call("put_around_another"))
 def run_continued_behind_a_single_item(patch: pytest.MonkeyPatch) -> None:
     add, batch_field = bundle_puts.BundledPuts.add, vars(bundle_puts)["batch_field"]
 
@@ -159,19 +163,19 @@ def run_continued_behind_a_single_item(patch: pytest.MonkeyPatch) -> None:
 def claim_without_the_existence_of_the_bundle(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
-        lambda one: isinstance(one, Check) and is_bundle_at(one.path) and not is_record(one),
-        lambda one: Check(one.path.rpartition("/")[0], -1),
+        lambda operation: isinstance(operation, Check) and is_bundle_at(operation.path) and not is_record(operation),
+        lambda operation: Check(operation.path.rpartition("/")[0], -1),
     )
 
 
-@mutation(struck("end_some"))
+@mutation(faulty_call("end_some"))
 def partial_end_drops_the_lock(patch: pytest.MonkeyPatch) -> None:
     operations = bundle_hold.BundleHold.operations
 
     def unlocked(self: bundle_hold.BundleHold) -> Iterator[Operation]:
-        for one in operations(self):
-            yield one
-            if isinstance(one, SetData):
+        for operation in operations(self):
+            yield operation
+            if isinstance(operation, SetData):
                 yield Delete(self.lock)
 
     patch.setattr(bundle_hold.BundleHold, "operations", unlocked)
@@ -183,7 +187,7 @@ def bundle_unlocked_after_it_was_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_hold.BundleHold, "untouched", property(lambda self: not self._changes.any))
 
 
-@mutation(struck("end_beside_a_refused_one"))
+@mutation(faulty_call("end_beside_a_refused_one"))
 def ends_adopted_before_they_are_applied(patch: pytest.MonkeyPatch) -> None:
     operations = bundle_hold.BundleHold.operations
 
@@ -194,7 +198,7 @@ def ends_adopted_before_they_are_applied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_hold.BundleHold, "operations", adopted)
 
 
-@mutation(struck("return_the_rest"))
+@mutation(faulty_call("return_the_rest"))
 def returned_messages_stay_in_the_bundle(patch: pytest.MonkeyPatch) -> None:
     compose = commit_bundles.ReturnUndelivered.compose
 
@@ -206,7 +210,7 @@ def returned_messages_stay_in_the_bundle(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_bundles.ReturnUndelivered, "compose", undecided)
 
 
-@mutation(struck("return_recorded"))
+@mutation(faulty_call("return_recorded"))
 def attempt_of_a_returned_message_counts(patch: pytest.MonkeyPatch) -> None:
     compose = commit_bundles.ReturnUndelivered.compose
 
@@ -224,7 +228,7 @@ def one_message_kept_without_a_taker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claim_bundles.HeldBundles, "_return", lambda self, number: give(self, number - 1))
 
 
-@mutation(struck("claim"))
+@mutation(faulty_call("claim"))
 def attempt_recorded_for_the_whole_bundle(patch: pytest.MonkeyPatch) -> None:
     count_attempt = bundle_hold.BundleHold.count_attempt
 
@@ -242,22 +246,22 @@ def single_item_left_at_version_0(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         commit_bundles,
         "as_single_item",
-        lambda *args: [one for one in as_single_item(*args) if not isinstance(one, SetData)],
+        lambda *args: [operation for operation in as_single_item(*args) if not isinstance(operation, SetData)],
     )
 
 
-@mutation(struck("release_later"))
+@mutation(faulty_call("release_later"))
 def single_item_without_the_time_of_its_put(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_bundles, "single_of", lambda header, body, _: encode(body, header))
 
 
-@mutation(struck("cancel_one"))
+@mutation(faulty_call("cancel_one"))
 def messages_of_one_bundle_without_an_order(patch: pytest.MonkeyPatch) -> None:
     """Servers list children in any order."""
     patch.setattr(backlog, "_order_and_id", lambda name: (name[-10:], [-ord(digit) for digit in name]))
 
 
-@mutation(struck("move"))
+@mutation(faulty_call("move"))
 def move_judges_messages_by_the_creation_of_their_items(patch: pytest.MonkeyPatch) -> None:
     read: Any = vars(moves)["configuration"]
 

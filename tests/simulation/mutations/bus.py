@@ -25,7 +25,7 @@ of_buses = partial(run, feature="bus")
 
 @mutation(of_buses)
 def post_does_not_check_the_groups(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: "/.buses/" in one.path and isinstance(one, Check))
+    leave_out(patch, lambda operation: "/.buses/" in operation.path and isinstance(operation, Check))
 
 
 @mutation(of_buses)

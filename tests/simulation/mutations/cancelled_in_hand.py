@@ -22,12 +22,12 @@ in_hand = partial(run, feature="cancelled while held")
 
 
 def _cancels(operations: list[Operation]) -> bool:
-    return any(one.path.endswith("/in-hand/cancelled") for one in operations)
+    return any(operation.path.endswith("/in-hand/cancelled") for operation in operations)
 
 
 @mutation(in_hand)
 def cancelled_message_not_named_to_its_holder(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, SetData) and one.path.endswith("/in-hand/cancelled"))
+    leave_out(patch, lambda operation: isinstance(operation, SetData) and operation.path.endswith("/in-hand/cancelled"))
 
 
 @mutation(a_message_is_cancelled_while_its_batch_is_collected)
@@ -37,12 +37,12 @@ def cancelled_message_handled_if_its_handler_has_not_begun(patch: pytest.MonkeyP
 
 @mutation(in_hand)
 def cancelled_message_keeps_its_item(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Delete) and is_item(one), when=_cancels)
+    leave_out(patch, lambda operation: isinstance(operation, Delete) and is_item(operation), when=_cancels)
 
 
 @mutation(in_hand)
 def cancelled_message_keeps_its_lock(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Delete) and is_lock(one), when=_cancels)
+    leave_out(patch, lambda operation: isinstance(operation, Delete) and is_lock(operation), when=_cancels)
 
 
 @mutation(in_hand)

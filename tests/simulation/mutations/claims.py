@@ -25,15 +25,19 @@ if TYPE_CHECKING:
 @mutation(an_operator_releases_claims_during_commits)
 def commit_without_its_fence(patch: pytest.MonkeyPatch) -> None:
     replace_where(
-        patch, lambda one: is_item(one) and isinstance(one, Delete | Check), lambda one: one._replace(version=-1)
+        patch,
+        lambda operation: is_item(operation) and isinstance(operation, Delete | Check),
+        lambda operation: operation._replace(version=-1),
     )
 
 
 @mutation(an_operator_releases_claims_during_commits)
 def takeover_leaves_the_fence_unchanged(patch: pytest.MonkeyPatch) -> None:
-    # In this story holders only commit, so each write to an item is a forced release.
+    # In this story, holders only commit, so each write to an item is a forced release.
     replace_where(
-        patch, lambda one: is_item(one) and isinstance(one, SetData), lambda one: Check(one.path, one.version)
+        patch,
+        lambda operation: is_item(operation) and isinstance(operation, SetData),
+        lambda operation: Check(operation.path, operation.version),
     )
 
 
@@ -60,7 +64,9 @@ def claims_with_a_lost_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
 @mutation()
 def locks_not_ephemeral(patch: pytest.MonkeyPatch) -> None:
     replace_where(
-        patch, lambda one: is_lock(one) and isinstance(one, Create), lambda one: one._replace(ephemeral=False)
+        patch,
+        lambda operation: is_lock(operation) and isinstance(operation, Create),
+        lambda operation: operation._replace(ephemeral=False),
     )
 
 
@@ -73,14 +79,14 @@ def rollback_keeps_its_locks(patch: pytest.MonkeyPatch) -> None:
 def commit_keeps_its_locks(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
-        lambda one: is_lock(one) and isinstance(one, Delete),
-        lambda operations: any(is_item(one) and isinstance(one, Delete) for one in operations),
+        lambda operation: is_lock(operation) and isinstance(operation, Delete),
+        lambda operations: any(is_item(operation) and isinstance(operation, Delete) for operation in operations),
     )
 
 
 @mutation()
 def backoff_without_a_due_node(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: is_due(one) and isinstance(one, Create))
+    leave_out(patch, lambda operation: is_due(operation) and isinstance(operation, Create))
 
 
 @mutation()
@@ -88,7 +94,7 @@ def ended_timed_locks_kept(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
         is_lock,
-        lambda operations: any(is_due(one) and isinstance(one, Delete) for one in operations),
+        lambda operations: any(is_due(operation) and isinstance(operation, Delete) for operation in operations),
     )
 
 
@@ -103,6 +109,6 @@ def forced_release_without_a_sync(patch: pytest.MonkeyPatch) -> None:
 def registrations_not_ephemeral(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
-        lambda one: isinstance(one, Create) and "/consumers/" in one.path,
-        lambda one: one._replace(ephemeral=False),
+        lambda operation: isinstance(operation, Create) and "/consumers/" in operation.path,
+        lambda operation: operation._replace(ephemeral=False),
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @mutation(a_peer_consumes_the_same_curator_queue)
 def locks_at_a_path_unknown_to_the_peer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ForeignPaths, "lock", lambda self, item: f"{self.due}/{item}")
-    patch.setattr(ForeignPaths, "lock_of", lambda self, name: None)  # noqa: ARG005 - it ignores the peer's locks too
+    patch.setattr(ForeignPaths, "lock_of", lambda self, name: None)  # noqa: ARG005 - it also ignores the peer's locks
 
 
 @mutation(a_peer_releases_an_item_that_we_try_to_lock)

@@ -32,14 +32,17 @@ def group_lock_deleted_while_messages_are_held(patch: pytest.MonkeyPatch) -> Non
     send_instead(
         patch,
         lambda operations: [
-            Delete(one.path) if isinstance(one, Check) and is_group_lock(one) else one for one in operations
+            Delete(operation.path) if isinstance(operation, Check) and is_group_lock(operation) else operation
+            for operation in operations
         ],
     )
 
 
 @mutation(of_groups)
 def retry_does_not_hold_its_group(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Create) and not one.ephemeral and is_group_lock(one))
+    leave_out(
+        patch, lambda operation: isinstance(operation, Create) and not operation.ephemeral and is_group_lock(operation)
+    )
 
 
 @mutation(of_groups)
@@ -58,4 +61,4 @@ def group_members_locked_separately(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(a_slow_client_locks_an_empty_group_during_a_forced_release)
 def empty_groups_lock_taken_from_its_next_holder(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Check) and one.path.endswith("/locks"))
+    leave_out(patch, lambda operation: isinstance(operation, Check) and operation.path.endswith("/locks"))

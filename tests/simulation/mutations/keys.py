@@ -30,16 +30,21 @@ def _is_key(operation: Operation) -> bool:
 
 
 def _passing(operation: Operation, operations: list[Operation]) -> bool:
-    """Whether the operation creates or deletes a lock that exists only within its own multi."""
+    """Whether the operation creates or deletes a lock that exists only within this multi."""
     return (
         is_lock(operation)
         and Delete(operation.path) in operations
-        and any(isinstance(one, Create) and one.path == operation.path and not one.ephemeral for one in operations)
+        and any(
+            isinstance(other, Create) and other.path == operation.path and not other.ephemeral for other in operations
+        )
     )
 
 
 def _without_passing_locks(patch: pytest.MonkeyPatch) -> None:
-    send_instead(patch, lambda operations: [Check("/") if _passing(one, operations) else one for one in operations])
+    send_instead(
+        patch,
+        lambda operations: [Check("/") if _passing(operation, operations) else operation for operation in operations],
+    )
 
 
 @mutation(messages_are_cancelled_while_they_are_taken)
@@ -70,7 +75,7 @@ def oldest_duplicate_kept(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(duplicates_are_put_while_others_are_taken)
 def duplicates_since_the_listing_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Candidates are claimed without another look: duplicates put since the listing are delivered too."""
+    """Candidates are claimed without another listing, so duplicates put since the first one are delivered."""
     patch.setattr(
         ClaimDispatcher, "_collapse_and_launch", lambda self, places, generation, _: _at_once(self, places, generation)
     )
@@ -82,7 +87,7 @@ async def _at_once(dispatcher: ClaimDispatcher, places: list[str], generation: i
 
 @mutation(producers_compete_for_unique_keys)
 def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
-    """The put checks the key first, and then writes it even if another put has taken it meanwhile."""
+    """The put first checks the key, and then writes it even if another put has taken it meanwhile."""
     prepare = unique_keys.UniqueKey.operation
     patch.setattr(
         unique_keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self)
@@ -99,7 +104,7 @@ def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(producers_compete_for_unique_keys)
 def unique_keys_not_removed(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: _is_key(one) and isinstance(one, Delete))
+    leave_out(patch, lambda operation: _is_key(operation) and isinstance(operation, Delete))
 
 
 @mutation(messages_expire_while_others_are_taken)

@@ -25,29 +25,34 @@ if TYPE_CHECKING:
 def _is_move(operations: list[Operation]) -> bool:
     """Whether the multi creates an item in one queue and deletes one from another."""
     return any(
-        isinstance(one, Create) and one.sequential and ("/b/items/" in one.path or "/to/items/" in one.path)
-        for one in operations
-    ) and any(isinstance(one, Delete) and ("/a/items/" in one.path or "/from/items/" in one.path) for one in operations)
+        isinstance(operation, Create)
+        and operation.sequential
+        and ("/b/items/" in operation.path or "/to/items/" in operation.path)
+        for operation in operations
+    ) and any(
+        isinstance(operation, Delete) and ("/a/items/" in operation.path or "/from/items/" in operation.path)
+        for operation in operations
+    )
 
 
 @mutation(two_moves_run_while_messages_are_taken)
 def move_keeps_the_source_item(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Delete) and is_item(one), when=_is_move)
+    leave_out(patch, lambda operation: isinstance(operation, Delete) and is_item(operation), when=_is_move)
 
 
 @mutation(two_moves_run_while_messages_are_taken)
 def move_creates_no_target_item(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Create) and is_item(one), when=_is_move)
+    leave_out(patch, lambda operation: isinstance(operation, Create) and is_item(operation), when=_is_move)
 
 
 @mutation(two_moves_run_while_messages_are_taken)
 def move_without_a_lock(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: is_lock(one) and not isinstance(one, Check), when=_is_move)
+    leave_out(patch, lambda operation: is_lock(operation) and not isinstance(operation, Check), when=_is_move)
 
 
 @mutation(partial(run, feature="moves"))
 def move_keeps_the_source_item_under_faults(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Delete) and is_item(one), when=_is_move)
+    leave_out(patch, lambda operation: isinstance(operation, Delete) and is_item(operation), when=_is_move)
 
 
 @mutation(partial(run, feature="moves"))
@@ -60,6 +65,6 @@ def _free_ones(
 ) -> Callable[..., AsyncIterator[list[ItemSnapshot]]]:
     async def found(*arguments: object) -> AsyncIterator[list[ItemSnapshot]]:
         async for page in find_pages(*arguments):
-            yield [one for one in page if not one.in_flight]
+            yield [item for item in page if not item.in_flight]
 
     return found

@@ -27,7 +27,7 @@ def notifications_in_flight_changed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_notifications)
 def refused_removals_reported_as_made(patch: pytest.MonkeyPatch) -> None:
-    async def told(_: Any, changes: Iterable[Change]) -> list[bool]:
+    async def report_all_as_made(_: Any, changes: Iterable[Change]) -> list[bool]:
         return [True for _ in changes]
 
-    patch.setattr(notifications, "apply_changes", told)
+    patch.setattr(notifications, "apply_changes", report_all_as_made)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def _is_claim(operations: list[Operation]) -> bool:
-    return any(isinstance(one, Create) and one.ephemeral and is_lock(one) for one in operations)
+    return any(isinstance(operation, Create) and operation.ephemeral and is_lock(operation) for operation in operations)
 
 
 @mutation(a_queue_is_paused_while_messages_are_taken)
 def claims_do_not_check_the_configuration(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
-        lambda one: isinstance(one, Check) and one.path == "/zms/a",
+        lambda operation: isinstance(operation, Check) and operation.path == "/zms/a",
         when=_is_claim,
     )
 
 
 @mutation(partial(run, feature="pausing"))
 def claims_do_not_check_the_configuration_under_faults(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: isinstance(one, Check) and one.path == "/zms/paused", when=_is_claim)
+    leave_out(patch, lambda operation: isinstance(operation, Check) and operation.path == "/zms/paused", when=_is_claim)

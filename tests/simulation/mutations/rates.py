@@ -22,8 +22,8 @@ at_a_rate = partial(run, feature="rates")
 def rate_leased_at_any_version(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
-        lambda one: isinstance(one, SetData) and "/.rates/" in one.path,
-        lambda one: SetData(one.path, one.data),
+        lambda operation: isinstance(operation, SetData) and "/.rates/" in operation.path,
+        lambda operation: SetData(operation.path, operation.data),
     )
 
 

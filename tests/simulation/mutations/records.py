@@ -41,11 +41,11 @@ def history_in_a_separate_multi(patch: pytest.MonkeyPatch) -> None:
         generation: int | None = None,
         results: int | None = None,
     ) -> asyncio.Future[list[Result]]:
-        records = [one for one in operations if is_record(one)]
+        records = [operation for operation in operations if is_record(operation)]
         if not records or not is_slot(operations[0]):
             return multi(self, operations, generation=generation, results=results)
         hour = records[0].path.rpartition("/")[0]
-        rest = [Check(hour) if is_record(one) else one for one in operations]
+        rest = [Check(hour) if is_record(operation) else operation for operation in operations]
         whole = multi(
             self, rest, generation=generation, results=results
         )  # refused while the hour is missing, and repaired
@@ -99,6 +99,6 @@ def clean_up_lists_items_before_attempts(patch: pytest.MonkeyPatch) -> None:
 def clean_up_keeps_the_lock_of_an_orphan(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
-        lambda one: "/lock-" in one.path and isinstance(one, Delete),
+        lambda operation: "/lock-" in operation.path and isinstance(operation, Delete),
         lambda operations: isinstance(operations[0], Create) and "/lock-" in operations[0].path,
     )

@@ -21,14 +21,14 @@ of_jobs = partial(run, feature="recurring")
 def job_written_at_any_version(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
-        lambda one: "/.schedule/" in one.path and isinstance(one, SetData),
-        lambda one: one._replace(version=-1),
+        lambda operation: "/.schedule/" in operation.path and isinstance(operation, SetData),
+        lambda operation: operation._replace(version=-1),
     )
 
 
 @mutation(of_jobs)
 def occurrence_not_recorded_in_its_job(patch: pytest.MonkeyPatch) -> None:
-    leave_out(patch, lambda one: "/.schedule/" in one.path and isinstance(one, SetData))
+    leave_out(patch, lambda operation: "/.schedule/" in operation.path and isinstance(operation, SetData))
 
 
 @mutation(of_jobs)

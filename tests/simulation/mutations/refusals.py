@@ -1,4 +1,4 @@
-"""Defects in the reaction to refusals: the same write is sent again."""
+"""Defects in the reaction to refusals: a session sends the same write again."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def send_instead(patch: pytest.MonkeyPatch, change: Callable[[list[Operation]], list[Operation]]) -> None:
-    """Change the operations of every multi; the results keep their places."""
+    """Change the operations of every multi. Their number must stay the same, so that the results keep their places."""
     multi = SimulatedClient.multi
 
     def changed(
@@ -33,18 +33,20 @@ def send_instead(patch: pytest.MonkeyPatch, change: Callable[[list[Operation]], 
 def replace_where(
     patch: pytest.MonkeyPatch, where: Callable[[Operation], bool], by: Callable[[Any], Operation]
 ) -> None:
-    send_instead(patch, lambda operations: [by(one) if where(one) else one for one in operations])
+    send_instead(
+        patch, lambda operations: [by(operation) if where(operation) else operation for operation in operations]
+    )
 
 
 def leave_out(
     patch: pytest.MonkeyPatch, where: Callable[[Operation], bool], when: Callable[[list[Operation]], bool] | None = None
 ) -> None:
-    """Replace operations by checks that have no effect."""
+    """Replace operations by checks without an effect."""
 
     def change(operations: list[Operation]) -> list[Operation]:
         if when is not None and not when(operations):
             return operations
-        return [Check("/") if where(one) else one for one in operations]
+        return [Check("/") if where(operation) else operation for operation in operations]
 
     send_instead(patch, change)
 

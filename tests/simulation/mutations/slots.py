@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @mutation()
 def resend_without_a_commit_slot(patch: pytest.MonkeyPatch) -> None:
-    replace_where(patch, lambda one: is_slot(one) and isinstance(one, SetData), lambda one: one._replace(version=-1))
+    replace_where(
+        patch,
+        lambda operation: is_slot(operation) and isinstance(operation, SetData),
+        lambda operation: operation._replace(version=-1),
+    )
 
 
 @mutation()
@@ -88,12 +92,12 @@ def commit_in_two_multis(patch: pytest.MonkeyPatch) -> None:
         generation: int | None = None,
         results: int | None = None,
     ) -> asyncio.Future[list[Result]]:
-        takes = any(isinstance(one, Delete) and is_item(one) for one in operations)
-        puts = [one for one in operations if isinstance(one, Create) and is_item(one)]
+        takes = any(isinstance(operation, Delete) and is_item(operation) for operation in operations)
+        puts = [operation for operation in operations if isinstance(operation, Create) and is_item(operation)]
         if not (takes and puts):
             return multi(self, operations, generation=generation, results=results)
         multi(self, puts, generation=generation)
-        rest = [Check("/") if one in puts else one for one in operations]
+        rest = [Check("/") if operation in puts else operation for operation in operations]
         return multi(self, rest, generation=generation, results=results)
 
     patch.setattr(SimulatedClient, "multi", split)

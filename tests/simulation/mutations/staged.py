@@ -57,7 +57,7 @@ def batch_bundled_with_other_messages(patch: pytest.MonkeyPatch) -> None:
 
 
 class AnyBatch(str):
-    """A field that equals that of every other put."""
+    """A field that is equal to the field of every other put."""
 
     __slots__ = ()
 

@@ -30,7 +30,7 @@ def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> N
 
     async def defective(handle: QueueHandle[SessionCore], found: ItemSnapshot) -> Change:
         change = await make(handle, found)
-        return change._replace(operations=[one for one in change.operations if not where(one)])
+        return change._replace(operations=[operation for operation in change.operations if not where(operation)])
 
     patch.setattr(affinity, "_reassignment", defective)
 
@@ -42,12 +42,17 @@ def reap_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(several_nodes_reap_while_the_owner_takes)
 def reap_keeps_the_old_item(patch: pytest.MonkeyPatch) -> None:
-    _without(patch, lambda one: is_item(one) and isinstance(one, Delete))
+    _without(patch, lambda operation: is_item(operation) and isinstance(operation, Delete))
 
 
 @mutation(several_nodes_reap_while_the_owner_takes)
 def reap_creates_no_new_item(patch: pytest.MonkeyPatch) -> None:
-    _without(patch, lambda one: (is_item(one) and not isinstance(one, Delete | SetData)) or isinstance(one, SetData))
+    _without(
+        patch,
+        lambda operation: (
+            (is_item(operation) and not isinstance(operation, Delete | SetData)) or isinstance(operation, SetData)
+        ),
+    )
 
 
 @mutation(partial(run, feature="sticky"))
@@ -57,4 +62,4 @@ def sticky_messages_taken_by_any_node(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(partial(run, feature="sticky"))
 def reap_keeps_the_old_item_under_faults(patch: pytest.MonkeyPatch) -> None:
-    _without(patch, lambda one: is_item(one) and isinstance(one, Delete))
+    _without(patch, lambda operation: is_item(operation) and isinstance(operation, Delete))

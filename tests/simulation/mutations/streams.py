@@ -36,7 +36,9 @@ def batch_without_locks(patch: pytest.MonkeyPatch) -> None:
     change = Ledger._change
 
     async def without_locks(self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
-        kept = [one for one in operations if not (isinstance(one, Create) and "/locks/" in one.path)]
+        kept = [
+            operation for operation in operations if not (isinstance(operation, Create) and "/locks/" in operation.path)
+        ]
         await change(self, kept, done)
 
     patch.setattr(Ledger, "_change", without_locks)
@@ -109,7 +111,9 @@ in_bundles = partial(run, feature="streamed_bundles")
 
 @mutation(in_bundles)
 def bundle_locked_without_its_record(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(making, "locking", lambda *args: [one for one in locking(*args) if "/meta/" not in one.path])
+    patch.setattr(
+        making, "locking", lambda *args: [operation for operation in locking(*args) if "/meta/" not in operation.path]
+    )
 
 
 @mutation(in_bundles)
@@ -118,7 +122,11 @@ def messages_of_a_held_bundle_left_unlocked(patch: pytest.MonkeyPatch) -> None:
 
     async def unlocked(self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
         if isinstance(operations[0] if operations else None, SetData):  # a page whose bundle becomes single items
-            operations = [one for one in operations if not (isinstance(one, Create) and "/locks/" in one.path)]
+            operations = [
+                operation
+                for operation in operations
+                if not (isinstance(operation, Create) and "/locks/" in operation.path)
+            ]
         await change(self, operations, done)
 
     patch.setattr(Ledger, "_change", unlocked)

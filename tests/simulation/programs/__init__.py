@@ -1,6 +1,6 @@
 """The programs that the processes of a history run. A feature adds a module here and passes a `Feature` to `join`.
 
-Half of the histories contain one feature, so that a feature changes nothing in the others.
+Half of the histories contain one feature, so that a feature does not change the other half.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The queues of every history. A feature adds its own with `Recorder.configure`.
 QUEUES = ("a", "b")
 
-#: Runs in a process, with its name and session. It records its results in the recorder's history.
+#: Runs in a process, with the name of the process and its session. It records its results in the recorder's history.
 Program = Callable[["Recorder", str, "zq.QueueSession"], Awaitable[None]]
 #: Runs before all programs, on an ensemble without faults.
 Preparation = Callable[["Recorder", "zq.QueueSession"], Awaitable[None]]
@@ -27,7 +27,7 @@ Preparation = Callable[["Recorder", "zq.QueueSession"], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Feature:
-    """The part of a feature in a history."""
+    """The parts of a history that a feature contributes."""
 
     name: str
     prepare: Preparation
@@ -39,7 +39,7 @@ class Feature:
     relax: Preparation | None = None
     """Runs after the faults: makes each remaining message available to the last consumer."""
     apart: bool = False
-    """Whether it changes the queues of every program, and has histories of its own."""
+    """Whether the feature changes the queues of every program, and therefore has separate histories."""
 
 
 features: dict[str, Feature] = {}

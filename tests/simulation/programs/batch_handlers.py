@@ -1,4 +1,4 @@
-"""Listeners whose handler takes batches: it puts a message for each batch, and fails some messages, or all of them."""
+"""Listeners with batch handlers, which put a message for each batch, and fail some or all messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call:
     """One call of a handler."""
 
     limit: int
-    """The most messages that it may get."""
+    """The maximum number of messages that it may get."""
     tokens: list[str]
     work: Unit
     """The commit: the messages that the handler has not failed, and its puts."""
@@ -36,7 +36,7 @@ class Calls:
 
     calls: list[Call] = field(default_factory=list[Call])
     rejected: list[Unit] = field(default_factory=list["Unit"])
-    """Each message that a handler has rejected, apart."""
+    """One unit for each message that a handler has rejected."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -52,7 +52,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit = run.unit(client)
         unit.puts = {run.token(): BATCHED for _ in range(run.random.randint(1, 5))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(BATCHED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -71,8 +71,8 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
         try:
             await _handle(run, unit, batch)
         finally:
-            for one in takes:
-                one.until = run.loop.time()
+            for delivery in takes:
+                delivery.until = run.loop.time()
 
     listener = session.listener(
         session.queue(BATCHED),
@@ -85,7 +85,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
     )
     run.loop.call_later(random.random() * 4, random.choice([listener.stop, listener.abort]))
     await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += concurrency * size  # this many may have been about to be delivered
+    run.history.interrupted += concurrency * size  # up to this many deliveries may have been about to begin
     for call, batch in calls:
         if batch._work.outcome is zq.Outcome.UNKNOWN:
             await batch._work.decision(None)
@@ -103,8 +103,8 @@ async def _handle(run: Recorder, unit: Unit, batch: Batch[bytes]) -> None:
         raise HandlerError
     if what < 0.2:
         whole = random.choice([zq.Retry(delay=random.choice([None, 0, 0.1])), zq.Reject("bad")])
-        for one in list(unit.takes):
-            _fail(run, unit, one.token, rejected=isinstance(whole, zq.Reject))
+        for delivery in list(unit.takes):
+            _fail(run, unit, delivery.token, rejected=isinstance(whole, zq.Reject))
         raise whole
     for message in batch if what < 0.7 else ():
         if random.random() < 0.5:
@@ -114,11 +114,11 @@ async def _handle(run: Recorder, unit: Unit, batch: Batch[bytes]) -> None:
 
 
 def _fail(run: Recorder, unit: Unit, token: str, *, rejected: bool) -> None:
-    """Record that a message of a batch is failed, and the puts of the batch dropped if it is the last one."""
-    (one,) = (take for take in unit.takes if take.token == token)
-    unit.takes.remove(one)
+    """Record that a message of a batch has failed, and that the puts of the batch are dropped if it is the last one."""
+    (delivery,) = (take for take in unit.takes if take.token == token)
+    unit.takes.remove(delivery)
     failed = run.unit(unit.client)
-    failed.takes.append(one)
+    failed.takes.append(delivery)
     if rejected:
         failed.rejects.add(token)
         run.history.part(Calls).rejected.append(failed)

@@ -31,32 +31,32 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, sizes, queue = run.random, run.history.part(Sizes), session.queue(NARROW)
 
-    async def one() -> None:
+    async def put_one_message() -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.01, 0.5]))
         unit = run.unit(client)
         unit.puts = {run.token(): NARROW}
 
-        async def put_it() -> None:
-            async with run.told(unit):
+        async def put_message() -> None:
+            async with run.outcome_of(unit):
                 await queue.put(next(iter(unit.puts)).encode(), timeout=random.choice([0, 0.3, 2]))
                 run.decide(unit, Status.COMMITTED)
 
-        if await run.perhaps_cancelled(put_it()) and unit.status is Status.PENDING:
+        if await run.perhaps_cancelled(put_message()) and unit.status is Status.PENDING:
             run.decide(unit, Status.UNKNOWN, "cancelled")
-        tree = run.ensemble.tree.nodes  # type: ignore[attr-defined]  # of the run that this recorder is
+        tree = run.ensemble.tree.nodes  # type: ignore[attr-defined]  # this recorder is a `Run`
         sizes.most = max(sizes.most, sum(path.startswith(f"/zms/{NARROW}/items/") for path in tree))
 
     for _ in range(random.randint(1, 3)):
         async with asyncio.TaskGroup() as group:
             for _ in range(random.choice([1, 4, 8])):
-                group.create_task(one())
+                group.create_task(put_one_message())
 
 
 async def replace(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take one message and put one, which fits even if the queue is full."""
+    """Take one message and put one, which is possible even if the queue is full."""
     for _ in range(run.random.randint(1, 4)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             message = await tx.take(session.queue(NARROW), timeout=0.2)
             if message is not None:
                 run.show(unit, client, session, message)

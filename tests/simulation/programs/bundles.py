@@ -1,4 +1,4 @@
-"""The queues of every history store several messages in one znode, and operators change single messages of them."""
+"""The queues of every history use bundles, and operators change single messages of the bundles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         name = run.random.choice(QUEUES)
         unit = run.unit(client)
         unit.puts = {run.token(): name for _ in range(run.random.randint(2, 9))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(name).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -36,7 +36,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(2, 6)):
         unit, name = run.unit(client), random.choice(QUEUES)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             try:
                 messages = await tx.take_many(session.queue(name), random.choice([1, 2, 5]), timeout=random.random())
                 for message in messages:
@@ -52,7 +52,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 run.decide(unit, Status.COMMITTED)
 
 
-async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
+async def read_and_configure(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Read figures and messages, and turn bundles off and on."""
     del client
     random = run.random
@@ -68,4 +68,4 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.configure(zq.QueueConfig(bundle=3))
 
 
-join(Feature("bundles", prepare, [put, put, take, take, look], apart=True))
+join(Feature("bundles", prepare, [put, put, take, take, read_and_configure], apart=True))

@@ -22,7 +22,7 @@ GROUP = "late"
 
 
 class Event(BaseModel):
-    """The event."""
+    """An event."""
 
     token: str
 
@@ -104,7 +104,7 @@ async def post(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
     for _ in range(random.randint(2, 6)):
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         token = run.token()
-        one = log.posts[token] = Post(run.loop.time())
+        made = log.posts[token] = Post(run.loop.time())
         try:
             if random.random() < 0.5:
                 await bus.post(Event(token=token))
@@ -113,20 +113,20 @@ async def post(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
                     await bus.post(Event(token=token), tx=tx)
                     await asyncio.sleep(random.random() * 0.05)
         except zq.NotCommittedError:
-            one.status = Status.NOT_COMMITTED
+            made.status = Status.NOT_COMMITTED
         except zq.OutcomeUnknownError:
-            one.status = Status.UNKNOWN
+            made.status = Status.UNKNOWN
         else:
-            one.status = Status.COMMITTED
-        one.decided = run.loop.time()
-    await look(run, bus)
+            made.status = Status.COMMITTED
+        made.decided = run.loop.time()
+    await record_queues(run, bus)
 
 
 async def handle(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
     bus = Recording(run, session)
     async with bus.listener():
         await asyncio.sleep(run.random.random() * 3)
-    await look(run, bus)
+    await record_queues(run, bus)
 
 
 async def become_a_group(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
@@ -137,10 +137,12 @@ async def become_a_group(run: Recorder, client: str, session: zq.QueueSession) -
     log.joined = min(log.joined, run.loop.time())
 
 
-async def look(run: Recorder, bus: Bus[Event]) -> None:
+async def record_queues(run: Recorder, bus: Bus[Event]) -> None:
     at = run.loop.time()
     messages = await bus.queue(GROUP).peek(10_000)
-    run.history.part(BusLog).looks.append((at, [Event.model_validate_json(one.value).token for one in messages]))
+    run.history.part(BusLog).looks.append(
+        (at, [Event.model_validate_json(message.value).token for message in messages])
+    )
 
 
 join(Feature("bus", prepare, [post, post, handle, handle, become_a_group]))

@@ -1,7 +1,7 @@
 """Messages that are cancelled while handlers run for them, or are about to.
 
-Such a message ends without a delivery. So only these programs take from their queues, and their observations are in
-`InHand`.
+Such a message ends without a delivery. Therefore only these programs take from their queues, and record their
+observations in `InHand`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import aiozkqueue as zq
 from tests.simulation.programs import Feature, join
-from tests.simulation.programs.keys import NEVER, Told, told
+from tests.simulation.programs.keys import NEVER, Action, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from tests.simulation.recorder import Recorder
 
 IN_HAND, HANDLED = "in-hand", "handled"
-#: Seconds within which a handler is cancelled: a session may be lost and its process paused in between.
+#: Seconds within which a handler is cancelled, with time for a lost session and a paused process.
 PROMPTLY = 40.0
 
 
 @dataclass(eq=False)
-class Cancelled(Told):
+class Cancelled(Action):
     """One call of `Queue.cancel`, and what it returned."""
 
     result: zq.Alteration | None = None
@@ -47,10 +47,10 @@ class Running:
 class InHand:
     """The observations of these messages."""
 
-    puts: dict[str, Told] = field(default_factory=dict[str, Told])
+    puts: dict[str, Action] = field(default_factory=dict[str, Action])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     cancelled: dict[str, list[Cancelled]] = field(default_factory=dict[str, "list[Cancelled]"])
-    """By token."""
+    """The cancellations of each message, by token."""
     running: list[Running] = field(default_factory=list["Running"])
     handled: list[str] = field(default_factory=list[str])
     """The tokens that handlers have put by their commits."""
@@ -58,14 +58,14 @@ class InHand:
     """The tokens that are stored at the end."""
     leftovers: list[str] = field(default_factory=list[str])
     taken: float = NEVER
-    """When the run began to take what was left, whatever its clients still did."""
+    """The time when the run began to take the remaining messages, whatever its clients still did."""
     over: float = NEVER
-    """The end of the history; processes that were killed go on after it."""
+    """The end of the history. Killed processes only end after it."""
 
     def gone(self, tokens: Iterable[str]) -> float:
-        """Return when it was known that one of these messages had been cancelled."""
-        calls = [one for token in tokens for one in self.cancelled.get(token, ())]
-        return min((one.decided for one in calls if one.result is zq.Alteration.DONE), default=NEVER)
+        """Return when the first cancellation of one of these messages was reported."""
+        calls = [call for token in tokens for call in self.cancelled.get(token, ())]
+        return min((call.decided for call in calls if call.result is zq.Alteration.DONE), default=NEVER)
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -80,26 +80,26 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:  # 
     for _ in range(random.randint(2, 5)):
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         tokens = [run.token() for _ in range(random.choice([1, 1, 4, 9]))]
-        several = [log.puts.setdefault(token, Told(run.loop.time())) for token in tokens]
-        async with told(run, *several):
+        several = [log.puts.setdefault(token, Action(run.loop.time())) for token in tokens]
+        async with outcome_of(run, *several):
             ids = await session.queue(IN_HAND).put_many([token.encode() for token in tokens])
             log.ids.update(zip(tokens, ids, strict=True))
 
 
 async def cancel(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Cancel messages in hand, and others."""
+    """Cancel messages, most of them while their handlers run."""
     random, log = run.random, run.history.part(InHand)
     for _ in range(random.randint(4, 12)):
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 0.6]))
-        held = [token for one in log.running if one.ended == NEVER for token in one.tokens]
+        held = [token for running in log.running if running.ended == NEVER for token in running.tokens]
         tokens = [token for token in (held if held and random.random() < 0.6 else log.ids) if token in log.ids]
         if not tokens:
             continue
         token = random.choice(tokens)
-        one = Cancelled(run.loop.time())
-        log.cancelled.setdefault(token, []).append(one)
-        async with told(run, one):
-            one.result = await session.queue(IN_HAND).cancel(id=log.ids[token], running=True)
+        call = Cancelled(run.loop.time())
+        log.cancelled.setdefault(token, []).append(call)
+        async with outcome_of(run, call):
+            call.result = await session.queue(IN_HAND).cancel(id=log.ids[token], running=True)
 
 
 async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -128,9 +128,9 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
         )
     run.loop.call_later(random.random() * 6, listener.stop)
     await run.perhaps_cancelled(listener.run())
-    for one in log.running:
-        if one.client == client:
-            one.ended = min(one.ended, run.loop.time())
+    for running in log.running:
+        if running.client == client:
+            running.ended = min(running.ended, run.loop.time())
 
 
 async def work(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -143,20 +143,20 @@ async def work(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def handle(run: Recorder, client: str, tokens: list[str], put_: Callable[[bytes], object]) -> None:
     """Handle messages, and wait to be cancelled if one of them has been."""
     log, random = run.history.part(InHand), run.random
-    one = Running(client, tokens, run.loop.time())
-    log.running.append(one)
-    patience = one.began + random.random() * random.choice([0, 0.05, 1])
+    running = Running(client, tokens, run.loop.time())
+    log.running.append(running)
+    patience = running.began + random.random() * random.choice([0, 0.05, 1])
     try:
         for token in tokens:
             put_(token.encode())
         while run.loop.time() < patience or log.gone(tokens) < run.loop.time() < log.gone(tokens) + 2 * PROMPTLY:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
     finally:
-        one.ended = run.loop.time()
+        running.ended = run.loop.time()
 
 
 async def take_the_rest(run: Recorder, session: zq.QueueSession) -> None:
-    """Take what is left of both queues."""
+    """Take the remaining messages of both queues."""
     log = run.history.part(InHand)
     log.taken = run.loop.time()
     for name, tokens in ((IN_HAND, log.left), (HANDLED, log.handled)):
@@ -169,7 +169,7 @@ async def take_the_rest(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Record what is left of messages that are gone."""
+    """Record the remains of ended messages."""
     run.history.part(InHand).over = run.loop.time()
     folders = ("items", "locks", "meta", "due")
     places = tuple(f"/zms/{IN_HAND}/{folder}/" for folder in folders)

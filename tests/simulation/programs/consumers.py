@@ -36,7 +36,7 @@ async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
                             async with delivery:
                                 try:
                                     await _handle(run, unit, delivery)
-                                finally:  # before the block's own rollback frees the message for others
+                                finally:  # before the rollback of the block releases the message to others
                                     run.release_unseen(unit)
                         else:
                             await _handle(run, unit, delivery)
@@ -84,7 +84,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
     )
     run.loop.call_later(random.random() * 4, random.choice([listener.stop, listener.abort]))
     await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += concurrency  # this many may have been about to be delivered
+    run.history.interrupted += concurrency  # up to this many deliveries may have been about to begin
     for unit, delivery in units:
         run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:

@@ -26,7 +26,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: DELETED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(DELETED).put(token.encode())
             run.decide(unit, Status.COMMITTED)
 
@@ -35,7 +35,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(2, 8)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction(autocommit=False) as tx:
+        async with run.outcome_of(unit), session.transaction(autocommit=False) as tx:
             messages = await tx.take_many(session.queue(DELETED), random.choice([1, 3]), timeout=random.random())
             for message in messages:
                 run.show(unit, client, session, message)
@@ -46,7 +46,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def delete(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Delete it again and again, if no messages and no other sessions prevent it."""
+    """Delete the queue repeatedly, unless messages or other sessions prevent it."""
     for _ in range(run.random.randint(2, 8)):
         await asyncio.sleep(run.random.random() * run.random.choice([0.01, 0.2, 1]))
         with suppress(NotFoundError, zq.NotCommittedError, zq.OutcomeUnknownError):

@@ -22,7 +22,7 @@ class Choices:
     """The class that each message requires, and the deliveries to consumers with a class."""
 
     classes: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
-    handed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    delivered: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """The token, and the class of the consumer, which takes messages that require this class or a lower one."""
 
 
@@ -36,7 +36,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.01, 0.5]))
         unit, token, chosen = run.unit(client), run.token(), random.choice([None, *CLASSES.values])
         unit.puts, choices.classes[token] = {token: TAGGED}, chosen
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(TAGGED).put(token.encode(), tags={"class": chosen} if chosen else None)
             run.decide(unit, Status.COMMITTED)
 
@@ -46,11 +46,11 @@ async def request_policy(run: Recorder, client: str, session: zq.QueueSession) -
     own = random.choice(CLASSES.values)
     for _ in range(random.randint(2, 6)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             queue, patience = session.queue(TAGGED), random.choice([0, 0.2, 2])
             message = await tx.take(queue, timeout=patience, filters=CLASSES.at_least(own))
             if message is not None:
-                choices.handed.append((run.show(unit, client, session, message), own))
+                choices.delivered.append((run.show(unit, client, session, message), own))
             run.release_unseen(unit)
             await tx.commit(timeout=60)
             run.decide(unit, Status.COMMITTED)

@@ -1,4 +1,4 @@
-"""A queue in which groups exist beside bundles."""
+"""A queue with both groups and bundles."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Put to a group, or put enough messages without one for a bundle."""
+    """Put to a group, or put enough messages without a group for a bundle."""
     if run.random.random() < 0.5:
         await groups.put_to(run, client, session, MIXED)
         return
     for _ in range(run.random.randint(1, 4)):
         unit = run.unit(client)
         unit.puts = {run.token(): MIXED for _ in range(run.random.randint(2, 9))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(MIXED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))

@@ -1,4 +1,4 @@
-"""Groups: producers that put in order, and all kinds of consumers, of a queue with groups and of an ordered one."""
+"""A queue with groups and an ordered queue: producers that put in order, and all kinds of consumers."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 
 if TYPE_CHECKING:
-    from tests.simulation.history import Handed
+    from tests.simulation.history import Delivery
     from tests.simulation.recorder import Recorder
 
 GROUPED, ORDERED = "grouped", "ordered"
 
 
 @dataclass
-class Rest:
+class Wait:
     """A message released with a delay, for which its group waits."""
 
-    one: Handed
-    told: float
+    delivery: Delivery
+    released: float
     """The time when its holder learned of the release."""
     over: float
 
 
 @dataclass
 class Order:
-    """The observations of the order."""
+    """The observations about the order."""
 
     places: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     """The group, and the number in it, of each message whose put is known to be applied."""
-    rests: list[Rest] = field(default_factory=list["Rest"])
+    waits: list[Wait] = field(default_factory=list["Wait"])
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -54,14 +54,14 @@ async def put_to(run: Recorder, client: str, session: zq.QueueSession, name: str
         unit = run.unit(client)
         token = run.token()
         unit.puts = {token: name}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             if name == ORDERED:
                 await session.queue(name).put(token.encode())
             else:
                 await session.queue(name).put(token.encode(), group=group)
             run.decide(unit, Status.COMMITTED)
         if unit.status is not Status.COMMITTED:
-            return  # its place in the order is unknown
+            return  # the place of the message in the order is unknown
         run.history.part(Order).places[token] = (group, number)
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.01, 0.1]))
 
@@ -75,7 +75,7 @@ async def take_from(run: Recorder, client: str, session: zq.QueueSession, name: 
     queue = session.queue(name)
     for _ in range(run.random.randint(4, 12)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             for message in await tx.take_many(queue, run.random.choice([1, 1, 3]), timeout=0.3):
                 run.show(unit, client, session, message)
             await asyncio.sleep(run.random.random() * run.random.choice([0, 0.02]))
@@ -83,8 +83,10 @@ async def take_from(run: Recorder, client: str, session: zq.QueueSession, name: 
             if run.random.random() < 0.2:
                 delay, began = run.random.choice([0, 0.05, 1.0]), run.loop.time()
                 await tx.rollback(delay=delay)
-                told = run.loop.time()
-                run.history.part(Order).rests += [Rest(one, told, began + delay) for one in unit.takes[:1]]
+                released = run.loop.time()
+                run.history.part(Order).waits += [
+                    Wait(delivery, released, began + delay) for delivery in unit.takes[:1]
+                ]
                 run.decide(unit, Status.NOT_COMMITTED)
             else:
                 await tx.commit()

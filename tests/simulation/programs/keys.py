@@ -1,7 +1,7 @@
 """Keys under every kind of fault: unique keys, collapsing keys, and messages that are cancelled by their ids.
 
-Collapsed and cancelled messages end without a delivery. So only these programs take from their queues, and their
-observations are in `KeyLog`.
+Collapsed and cancelled messages end without a delivery. Therefore only these programs take from their queues, and
+record their observations in `KeyLog`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEVER = float("inf")
 
 
 @dataclass(eq=False)
-class Told:
+class Action:
     """An action of a client, and its result."""
 
     began: float
@@ -37,31 +37,31 @@ class Told:
 
 
 @dataclass(eq=False)
-class KeyedPut(Told):
+class KeyedPut(Action):
     """One put."""
 
     queue: str = ""
     key: str = ""
     number: int = 0
-    """Its number among the puts of its key, which follow each other."""
+    """Its number among the puts with its key, which are made one after another."""
     refused: bool = False
     """Whether it was refused because another message had the key."""
 
 
 @dataclass(eq=False)
-class KeyedTake(Told):
-    """One delivery; it begins when the handler gets the message."""
+class KeyedTake(Action):
+    """One delivery, from the moment when the handler gets the message."""
 
     token: str = ""
 
 
 @dataclass
 class KeyLog:
-    """The observations of messages with keys."""
+    """The observations about messages with keys."""
 
     puts: dict[str, KeyedPut] = field(default_factory=dict[str, KeyedPut])
     takes: list[KeyedTake] = field(default_factory=list[KeyedTake])
-    called_off: dict[str, Told] = field(default_factory=dict[str, Told])
+    called_off: dict[str, Action] = field(default_factory=dict[str, Action])
     """The cancellations, by token; committed when the client learned of its success."""
     left: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """The tokens that are stored at the end, by queue."""
@@ -76,7 +76,7 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 
 @asynccontextmanager
-async def told(run: Recorder, *several: Told) -> AsyncIterator[None]:
+async def outcome_of(run: Recorder, *several: Action) -> AsyncIterator[None]:
     """Record the result of these actions."""
     status = Status.PENDING
     try:
@@ -87,8 +87,8 @@ async def told(run: Recorder, *several: Told) -> AsyncIterator[None]:
     except zq.OutcomeUnknownError:
         status = Status.UNKNOWN
     finally:
-        for one in several:
-            one.status, one.decided = status, run.loop.time()
+        for action in several:
+            action.status, action.decided = status, run.loop.time()
 
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -98,11 +98,11 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         name = random.choice([ONCE, LATEST, CALLED_OFF])
         queue, token = session.queue(name), run.token()
-        # Only the puts of one program with a key have an order.
+        # Puts with the same key have an order only within one program.
         key = random.choice(KEYS) + (mine if name == LATEST else "")
         made = log.puts[token] = KeyedPut(run.loop.time(), queue=name, key=key, number=number)
         options = zq.PutOptions(key=key, unique=name == ONCE)
-        async with told(run, made):
+        async with outcome_of(run, made):
             try:
                 if random.random() < 0.5:
                     message_id = await queue.put(token.encode(), **options)
@@ -117,18 +117,18 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def call_off(run: Recorder, session: zq.QueueSession, token: str, message_id: str) -> None:
-    """Cancel a message a little later, at once or by a commit."""
+    """Cancel a message after a moment, directly or in a transaction."""
     random, queue = run.random, session.queue(CALLED_OFF)
     await asyncio.sleep(random.random() * 0.1)
     called_off = run.history.part(KeyLog).called_off
-    one = called_off[token] = Told(run.loop.time())
-    async with told(run, one):
+    cancellation = called_off[token] = Action(run.loop.time())
+    async with outcome_of(run, cancellation):
         if random.random() < 0.5:
             done = bool(await queue.cancel(id=message_id))
         else:
             async with session.transaction() as tx:
                 done = bool(await tx.cancel(queue, id=message_id))
-    if one.status is Status.COMMITTED and not done:
+    if cancellation.status is Status.COMMITTED and not done:
         del called_off[token]  # the message was held, or had ended
 
 
@@ -147,10 +147,10 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
             if random.random() < 0.2:
                 await tx.rollback(delay=0)
-                for one in taken:
-                    one.status, one.decided = Status.NOT_COMMITTED, run.loop.time()
+                for keyed_take in taken:
+                    keyed_take.status, keyed_take.decided = Status.NOT_COMMITTED, run.loop.time()
             else:
-                async with told(run, *taken):
+                async with outcome_of(run, *taken):
                     await tx.commit()
 
 

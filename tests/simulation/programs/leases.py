@@ -1,7 +1,7 @@
-"""Leases: they are taken, renewed, acknowledged in time or too late, or end.
+"""Leases that are taken, renewed, acknowledged in time or too late, or that end.
 
-A token names a message, so ``renew(lifetime=0)`` ends whichever lease there is on it. A client whose own lease is over
-by then ends the lease of another; `Released` records these calls.
+A token names a message, so ``renew(lifetime=0)`` ends whichever lease exists on it. A client whose own lease has
+already ended thus ends the lease of another client; `Released` records these calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from tests.simulation.history import Handed, Status
+from tests.simulation.history import Delivery, Status
 from tests.simulation.programs import Feature, join
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from tests.simulation.recorder import Recorder
 
 LEASED = "leased"
-#: A lease belongs to no ZooKeeper session and ends with none.
+#: A lease does not belong to a ZooKeeper session.
 NOBODYS = -1
 
 
 @dataclass
 class Released:
-    """The calls that end the lease on a message, of any holder."""
+    """The calls that end the lease on a message, whoever holds it."""
 
     calls: defaultdict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
-    """By token of the message, the beginning and the end of each; infinity if it may be applied at any later time."""
-    taken: dict[Handed, float] = field(default_factory=dict)
-    """The earliest beginning of each lease: the answer may arrive later."""
+    """By token of the message, the start and the end of each call; infinity if it may still be applied later."""
+    taken: dict[Delivery, float] = field(default_factory=dict)
+    """The earliest start of each lease, since the answer may arrive later."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -47,7 +47,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: LEASED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(LEASED).put(token.encode())
             run.decide(unit, Status.COMMITTED)
 
@@ -61,55 +61,55 @@ async def lease(run: Recorder, client: str, session: zq.QueueSession) -> None:
             taken = await leases.take(random.choice([1, 3]), lifetime=lifetime, timeout=random.random())
         except (zq.NotCommittedError, zq.OutcomeUnknownError, zq.ConnectionLostError):
             continue
-        for one in taken:
-            end = began + lifetime  # it lasts from a later moment
+        for held_lease in taken:
+            end = began + lifetime  # the lease begins later than this
             if run.loop.time() >= end:
-                continue  # another client may hold it by now
+                continue  # another client may hold the message by now
             unit = run.unit(client)
-            handed = Handed(one.value.decode(), LEASED, client, NOBODYS, run.loop.time(), end)
-            unit.takes.append(handed)
-            run.history.part(Released).taken[handed] = began
-            await _handle(run, unit, handed, one, session.queue(LEASED).leases, end)
+            delivery = Delivery(held_lease.value.decode(), LEASED, client, NOBODYS, run.loop.time(), end)
+            unit.takes.append(delivery)
+            run.history.part(Released).taken[delivery] = began
+            await _handle(run, unit, delivery, held_lease, session.queue(LEASED).leases, end)
 
 
 async def _handle(
-    run: Recorder, unit: Unit, handed: Handed, one: zq.Lease[bytes], leases: zq.Leases[bytes], end: float
+    run: Recorder, unit: Unit, delivery: Delivery, held_lease: zq.Lease[bytes], leases: zq.Leases[bytes], end: float
 ) -> None:
     random = run.random
     await asyncio.sleep(random.random() * random.choice([0, 0.1, 0.5]))
     try:
         if random.random() < 0.3 and run.loop.time() < end:
             began = run.loop.time()
-            await leases.renew([one.token], lifetime=1)
-            if run.loop.time() < end:  # otherwise another client may have held it in between
-                handed.until = end = max(end, began + 1)
-        handed.until = min(end, run.loop.time())
+            await leases.renew([held_lease.token], lifetime=1)
+            if run.loop.time() < end:  # otherwise another client may have held the message in between
+                delivery.until = end = max(end, began + 1)
+        delivery.until = min(end, run.loop.time())
         what = random.random()
         if what < 0.6:
-            unit.status = Status.UNKNOWN  # another client may hold and end it
-            await leases.acknowledge([one.token])
+            unit.status = Status.UNKNOWN  # another client may hold and end the message
+            await leases.acknowledge([held_lease.token])
             if run.loop.time() < end:
                 run.decide(unit, Status.COMMITTED)
         elif what < 0.8:
             call = [run.loop.time(), float("inf")]
-            run.history.part(Released).calls[handed.token].append(call)
-            await leases.renew([one.token], lifetime=0)
+            run.history.part(Released).calls[delivery.token].append(call)
+            await leases.renew([held_lease.token], lifetime=0)
             call[1] = run.loop.time()
             run.decide(unit, Status.NOT_COMMITTED)
         else:
-            handed.until = end
+            delivery.until = end
             run.decide(unit, Status.NOT_COMMITTED)
     except (zq.NotCommittedError, zq.OutcomeUnknownError) as error:
         unit.why = repr(error)
 
 
 def finish(run: Recorder, _: Mapping[str, Znode]) -> None:
-    """Shorten the holds that another client's call may have ended."""
+    """Shorten the holds that a call of another client may have ended."""
     released = run.history.part(Released)
-    for one, taken in released.taken.items():
-        for began, ended in released.calls[one.token]:
-            if one.until is not None and taken <= ended and began < one.until:
-                one.until = max(one.at, began)
+    for delivery, taken in released.taken.items():
+        for began, ended in released.calls[delivery.token]:
+            if delivery.until is not None and taken <= ended and began < delivery.until:
+                delivery.until = max(delivery.at, began)
 
 
 join(Feature("leases", prepare, [put, put, lease, lease], finish=finish))

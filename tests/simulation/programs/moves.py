@@ -1,4 +1,4 @@
-"""Moves of a queue during puts and takes, begun by several processes that may be killed before their ends."""
+"""Moves of a queue during puts and takes. Several processes begin them, and may be killed before the moves end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: SOURCE}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(SOURCE).put(token.encode(), delay=random.choice([None, None, 0.2]))
             run.decide(unit, Status.COMMITTED)
 

@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Shown:
-    """A notification that a handler has."""
+    """A notification that a handler has received."""
 
     id: str
     event: bytes
@@ -43,7 +43,7 @@ class Shown:
 
 @dataclass
 class NotificationLog:
-    """The observations of notifications, by id."""
+    """The observations about notifications, by id."""
 
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     handled: list[Shown] = field(default_factory=list[Shown])
@@ -63,8 +63,8 @@ async def schedule(run: Recorder, client: str, session: zq.QueueSession) -> None
         now = await server_time(core_of(session), "notifications")
         date = datetime.fromtimestamp(now / 1000, UTC) + timedelta(seconds=random.choice([-1, 0.02, 0.3]))
         with suppress(zq.OutcomeUnknownError):
-            one = await queue.schedule(b"old", date, search_key2=random.choice(["x", "y"]))
-            log.entries[one] = Entry(date)
+            entry_id = await queue.schedule(b"old", date, search_key2=random.choice(["x", "y"]))
+            log.entries[entry_id] = Entry(date)
         await asyncio.sleep(random.random() * 0.1)
 
 
@@ -73,7 +73,7 @@ async def change(run: Recorder, client: str, session: zq.QueueSession) -> None: 
     queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
     for _ in range(8):
         await asyncio.sleep(random.random() * 0.1)
-        waiting = [one for one, entry in log.entries.items() if entry.removed == float("inf")]
+        waiting = [entry_id for entry_id, entry in log.entries.items() if entry.removed == float("inf")]
         if not waiting:
             continue
         chosen, began = random.choice(waiting), run.loop.time()

@@ -1,4 +1,4 @@
-"""A queue in which another program creates znodes below items and attempt records, for a while."""
+"""A queue in which another program temporarily creates znodes below items and attempt records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: OBSTRUCTED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(OBSTRUCTED).put(token.encode())
             run.decide(unit, Status.COMMITTED)
 
@@ -51,7 +51,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(3, 10)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             messages = await tx.take_many(session.queue(OBSTRUCTED), random.choice([1, 3]), timeout=random.random())
             for message in messages:
                 run.show(unit, client, session, message)
@@ -81,7 +81,7 @@ async def intrude(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def clear(run: Recorder, session: zq.QueueSession) -> None:
-    """Remove the obstacles, as an operator does, and release the waiting messages at once."""
+    """Remove the obstacles, as an operator would, and release the delayed messages."""
     del run
     zookeeper: Any = session._runtime.zookeeper
     for folder in ("items", "meta"):
@@ -92,10 +92,10 @@ async def clear(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Allow the attempt records that could not be deleted with their messages."""
+    """Ignore the attempt records that could not be deleted with their messages."""
     del nodes
     final, metas = run.history.final, run.history.part(Obstacles).metas
-    final.leftovers = [one for one in final.leftovers if one.partition(" ")[0] not in metas]
+    final.leftovers = [path for path in final.leftovers if path.partition(" ")[0] not in metas]
 
 
 join(Feature(OBSTRUCTED, prepare, [put, take, take, intrude], relax=clear, finish=finish))

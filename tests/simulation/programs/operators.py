@@ -37,7 +37,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await _purge(run, queue)
         elif what == "redrive":
             run.history.redriven[queue.name] += 1
-            with suppress(zq.QueueFullError):  # a bounded queue has no room; the dead letters stay
+            with suppress(zq.QueueFullError):  # a full bounded queue; the dead letters stay
                 await queue.dead_letters.redrive()
         else:
             await asyncio.gather(queue.stats(), queue.peek(), queue.dead_letters.peek())
@@ -51,5 +51,5 @@ async def _purge(run: Recorder, queue: zq.Queue[bytes]) -> None:
     removed = await queue.purge()
     if (
         zookeeper.session.connection is connection
-    ):  # otherwise a reply may have been lost, and its redriven messages are not counted
+    ):  # otherwise a reply may have been lost, and the redriven messages are not counted
         purged.removed = removed

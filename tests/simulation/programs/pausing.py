@@ -19,13 +19,13 @@ PAUSED = "paused"
 
 @dataclass
 class Rested:
-    """The pauses of the queue, and the times of claims on it: in milliseconds of ZooKeeper's time."""
+    """The pauses of the queue, and the times of its claims, in milliseconds of ZooKeeper's time."""
 
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Each pause, from the reply to its request until the request to resume."""
     claims: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     ended: float = float("inf")
-    """When the run asked to resume the queue at its end, whatever its clients still do."""
+    """The time when the run requested to resume the queue at its end, whatever its clients still do."""
     taken: bool = False
     """Whether a client pauses it now: another client must not resume it meanwhile."""
 
@@ -39,7 +39,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: PAUSED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(PAUSED).put(token.encode())
             run.decide(unit, Status.COMMITTED)
 
@@ -48,7 +48,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, rested = run.random, run.history.part(Rested)
     for _ in range(random.randint(3, 10)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             messages = await tx.take_many(session.queue(PAUSED), random.choice([1, 3]), timeout=random.random())
             for message, claim in zip(messages, work_of(tx).claims, strict=True):
                 token = run.show(unit, client, session, message)
@@ -60,7 +60,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Pause and resume, if no other client does."""
+    """Pause and resume, unless another client does."""
     random, rested, queue = run.random, run.history.part(Rested), session.queue(PAUSED)
     if rested.taken:
         return
@@ -68,22 +68,22 @@ async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
     for _ in range(random.randint(1, 4)):
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 1]))
         await queue.configure(zq.QueueConfig(paused=True))
-        told = _now(run)
-        await put(run, client, session)  # for clients that may not know of it yet
+        paused_at = _now(run)
+        await put(run, client, session)  # time for clients that may not know of the pause yet
         await asyncio.sleep(random.random())
-        rested.spans.append((told, _now(run)))
+        rested.spans.append((paused_at, _now(run)))
         await queue.configure(zq.QueueConfig(paused=False))
 
 
 def _now(run: Recorder) -> int:
-    now: int = run.ensemble.now()  # type: ignore[attr-defined]  # of the run that this recorder is
+    now: int = run.ensemble.now()  # type: ignore[attr-defined]  # this recorder is a `Run`
     return now
 
 
-async def go_on(run: Recorder, session: zq.QueueSession) -> None:
+async def resume(run: Recorder, session: zq.QueueSession) -> None:
     """Resume the queue, since the client that paused it may have been killed."""
     run.history.part(Rested).ended = _now(run)
     await session.queue(PAUSED).configure(zq.QueueConfig(paused=False))
 
 
-join(Feature("pausing", prepare, [put, take, take, pause], relax=go_on))
+join(Feature("pausing", prepare, [put, take, take, pause], relax=resume))

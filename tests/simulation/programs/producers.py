@@ -24,7 +24,7 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
         queue = session.queue(name)
 
         async def put(queue: zq.Queue[bytes] = queue, tokens: list[str] = tokens, unit: Unit = unit) -> None:
-            async with run.told(unit):
+            async with run.outcome_of(unit):
                 if len(tokens) == 1:
                     await queue.put(tokens[0].encode())
                 else:

@@ -1,4 +1,4 @@
-"""Listeners of several sessions that share a rate, some with a rate of their own too."""
+"""Listeners of several sessions that share a rate. Some also have their own rate."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from tests.simulation.recorder import Recorder
 
 RATED = "rated"
-#: Seconds between two looks of a process at the clock.
+#: Seconds between two readings of the clock by a process.
 LOOK = 0.05
 
 
 @dataclass
 class Pace:
-    """When calls of handlers began."""
+    """The times when calls of handlers began."""
 
     rate: float = 0.0
     calls: list[float] = field(default_factory=list[float])
     own: list[tuple[float, list[float]]] = field(default_factory=list[tuple[float, list[float]]])
-    """The rate of each listener that has one of its own, and its calls."""
+    """The rates of the listeners with a separate rate, each with its calls."""
     reply: float = 0.0
     """The longest time that the lease of used slots took."""
     limit: float = LONGEST_REPLY
@@ -55,7 +55,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
         unit = run.unit(client)
         unit.puts = {run.token(): RATED for _ in range(run.random.choice([1, 10, 30]))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(RATED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -92,7 +92,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
     run.loop.call_later(2 + random.random() * 6, random.choice([listener.stop, listener.abort]))
     async with _Clock(run) as clock:
         await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += concurrency  # this many may have been about to be delivered
+    run.history.interrupted += concurrency  # up to this many deliveries may have been about to begin
     for unit, delivery in units:
         run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:
@@ -101,7 +101,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
-    """Record how long leases take; return when each message was passed on to be handled."""
+    """Record how long leases of slots take; return the time when each message was passed to be handled."""
     assert listener._pace is not None
     timeline, start, pace, started = listener._pace._timeline, listener._start, run.history.part(Pace), {}
     assert timeline is not None
@@ -125,7 +125,7 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
 
 
 class _Measured(ReplyLimit):
-    """Notes the limit of each record of an attempt."""
+    """Records the time limit of each attempt record."""
 
     def __init__(self, run: Recorder) -> None:
         super().__init__(Clock())
@@ -137,7 +137,7 @@ class _Measured(ReplyLimit):
 
 
 class _Clock:
-    """Notices when its process was paused: a call that had begun before the pause continues after it."""
+    """Notices pauses of its process, because a call that began before a pause continues after it."""
 
     def __init__(self, run: Recorder) -> None:
         self._run = run

@@ -1,7 +1,7 @@
-"""A queue with a history, and clean-ups that run meanwhile and allow no time for late requests.
+"""A queue with a history, and concurrent clean-ups that allow no time for late requests.
 
-Its messages have their token as the key, so that each record shows it. The records at the end are those of all ends:
-they are few and recent, so no clean-up removes them.
+The key of each message is its token, so that each record shows the token. At the end, there must be a record of each
+end: the records are few and recent, so clean-up keeps all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
         unit = run.unit(client)
         token = run.token()
         unit.puts = {token: KEPT}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(KEPT).put(token.encode(), key=token)
             run.decide(unit, Status.COMMITTED)
         await asyncio.sleep(run.random.random() * 0.3)
@@ -60,7 +60,7 @@ async def transact(run: Recorder, client: str, session: zq.QueueSession) -> None
     random = run.random
     for _ in range(random.randint(2, 5)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(KEPT), 2, timeout=random.choice([0, 0.5])):
                 token = run.show(unit, client, session, message)
                 what = random.random()
@@ -87,7 +87,7 @@ async def clean(run: Recorder, client: str, session: zq.QueueSession) -> None:  
         try:
             await clean_queue(runtime.handle(KEPT), late=0)
         except (QueueError, ZooKeeperError):
-            continue  # the connection was lost, as the janitor may lose it
+            continue  # the connection was lost, as may happen to the janitor
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:

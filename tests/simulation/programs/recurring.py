@@ -1,4 +1,4 @@
-"""Schedulers of a job that occurs every second; its messages are never taken, so that all can be counted."""
+"""Schedulers of a job that occurs every second. Its messages are never taken, so that all of them can be counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 
 from aiozkqueue.schedule import Jobs, Scheduler
 from tests.simulation.programs import Feature, join
@@ -26,9 +26,9 @@ class Ticks:
     """By message id, the date of the occurrence."""
 
 
-async def look(run: Recorder, session: zq.QueueSession) -> None:
+async def record_queue(run: Recorder, session: zq.QueueSession) -> None:
     messages = await session.queue(TICKS).peek(10_000)
-    run.history.part(Ticks).seen.append({one.id: one.headers["occurrence"] for one in messages})
+    run.history.part(Ticks).seen.append({message.id: message.headers["occurrence"] for message in messages})
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
@@ -40,7 +40,7 @@ async def schedule(run: Recorder, client: str, session: zq.QueueSession) -> None
     for _ in range(random.randint(1, 2)):
         async with Scheduler(session):
             await asyncio.sleep(random.random() * random.choice([1, 4]))
-        await look(run, session)
+        await record_queue(run, session)
 
 
 join(Feature("recurring", prepare, [schedule, schedule]))

@@ -1,4 +1,4 @@
-"""Calls that wait for the replies of handlers, some of which fail after they have replied."""
+"""Calls that wait for the replies of handlers. Some handlers fail after they have replied."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Calls:
     got: dict[str, str] = field(default_factory=dict[str, str])
     """By token of the message, the reply that its caller got."""
     missed: dict[str, float] = field(default_factory=dict[str, float])
-    """By token, when a call without a reply ended."""
+    """By token, the end of a call without a reply."""
     given: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
     """By reply, the commit that it belongs to."""
 
@@ -39,11 +39,11 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, calls = run.random, run.history.part(Calls)
 
-    async def one() -> None:
+    async def call_once() -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         unit, token = run.unit(client), run.token()
         unit.puts = {token: ASKED}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             try:
                 reply = await session.queue(ASKED).call(token.encode(), timeout=random.choice([0.5, 80]))
                 calls.got[token] = reply.decode()
@@ -53,7 +53,7 @@ async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(random.randint(1, 5)):
-            group.create_task(one())
+            group.create_task(call_once())
 
 
 async def answer(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -77,7 +77,7 @@ async def answer(run: Recorder, client: str, session: zq.QueueSession) -> None:
     listener = session.listener(session.queue(ASKED), handler, concurrency=4)
     run.loop.call_later(1 + random.random() * 4, random.choice([listener.stop, listener.abort]))
     await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += 4  # this many may have been about to be delivered
+    run.history.interrupted += 4  # up to this many deliveries may have been about to begin
     for unit, delivery in units:
         run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:

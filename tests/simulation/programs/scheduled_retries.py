@@ -1,4 +1,7 @@
-"""Messages that fail until their scheduled retries are exhausted; the messages put then stay, to be counted."""
+"""Messages that fail until their scheduled retries are exhausted.
+
+The messages that are then put are not taken, so that they can be counted.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ SCHEDULE = (0.4, 1.0)
 
 @dataclass
 class Tries:
-    """The observations of these messages."""
+    """The observations about these messages."""
 
     put_at: dict[str, float] = field(default_factory=dict[str, float])
     """The start of each put."""
@@ -56,8 +59,8 @@ async def fail(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
     async with session.listener(queue, handler, concurrency=2):
         await asyncio.sleep(run.random.random() * 4)
-    dead = [one.value.decode() for one in await queue.dead_letters.peek(10_000)]
-    seen.looks.append((dead, [one.value.decode() for one in await session.queue(GIVEN_UP).peek(10_000)]))
+    dead = [letter.value.decode() for letter in await queue.dead_letters.peek(10_000)]
+    seen.looks.append((dead, [message.value.decode() for message in await session.queue(GIVEN_UP).peek(10_000)]))
 
 
 join(Feature("scheduled retries", prepare, [put, fail, fail]))

@@ -1,4 +1,4 @@
-"""Pending batches: several writers put the parts of each, and complete it, abandon it, or are killed."""
+"""Pending batches: several writers put the parts of each batch, and complete it, abandon it, or are killed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def write_batch(
 
 
 async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, *tokens: str) -> None:
-    """Put one part, once: a znode has its progress."""
+    """Put one part exactly once; a znode records the progress."""
     runtime, path = core_of(session), f"{staging.path}/{tokens[0]}"
     while await runtime.zookeeper.exists(path) is None:
         try:
@@ -105,12 +105,12 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
     await runtime.settle(fenced_puts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
 
 
-async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take the visible messages repeatedly, without waiting."""
+async def take_visible(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Take visible messages repeatedly, without waiting."""
     for _ in range(run.random.randint(2, 10)):
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(STAGED), 10):
                 run.show(unit, client, session, message)
             run.release_unseen(unit)
@@ -119,13 +119,13 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Allow the locks of incomplete batches, which stay and hide their messages."""
+    """Ignore the locks of incomplete batches, which stay and hide the messages."""
     base = f"/zms/{STAGED}"
     final = run.history.final
     locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}
     hidden = {token for path, node in nodes.items() if stage_of(path) in locks for token in tokens_in(path, node.data)}
     final.items[STAGED] = [token for token in final.items[STAGED] if token not in hidden]
-    final.leftovers[:] = [one for one in final.leftovers if not one.startswith(f"{base}/locks/lock-b")]
+    final.leftovers[:] = [path for path in final.leftovers if not path.startswith(f"{base}/locks/lock-b")]
 
 
-join(Feature("staged", prepare_queue, [write, write, look], finish))
+join(Feature("staged", prepare_queue, [write, write, take_visible], finish))

@@ -1,4 +1,4 @@
-"""Pending batches that are stored in bundles: two attempts of a task at once, other puts of the session, operators."""
+"""Pending batches in bundles, with concurrent attempts of a task, other puts of the session, and operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import MultiError
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
-from tests.simulation.programs.staged import STAGED, Batches, finish, look, put
+from tests.simulation.programs.staged import STAGED, Batches, finish, put, take_visible
 
 if TYPE_CHECKING:
     from aiozkqueue.batches.staging import Fence
@@ -56,10 +56,10 @@ async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def put_once(
     run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, part: list[str]
 ) -> None:
-    """Put a part by one or two attempts at once; the second is refused."""
+    """Put a part by one attempt or by two concurrent ones, of which the second is refused."""
     attempts = [put(run, session, staging, fence, *part) for _ in range(run.random.choice([1, 1, 2]))]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    refused = [one for one in outcomes if one is not None]
+    refused = [outcome for outcome in outcomes if outcome is not None]
     for error in refused:
         if not isinstance(error, OvertakenError):
             raise error
@@ -70,7 +70,7 @@ async def put_beside(run: Recorder, client: str, session: zq.QueueSession) -> No
     """Put plain messages, which may share a multi with a part."""
     unit = run.unit(client)
     unit.puts = {run.token(): STAGED for _ in range(run.random.randint(1, 5))}
-    async with run.told(unit):
+    async with run.outcome_of(unit):
         await session.queue(STAGED).put_many([token.encode() for token in unit.puts])
         run.decide(unit, Status.COMMITTED)
 
@@ -89,4 +89,4 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.configure(zq.QueueConfig(bundle=3))
 
 
-join(Feature("staged_bundles", prepare_queue, [write, write, look, operate], finish, apart=True))
+join(Feature("staged_bundles", prepare_queue, [write, write, take_visible, operate], finish, apart=True))

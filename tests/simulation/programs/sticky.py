@@ -1,4 +1,4 @@
-"""A sticky queue: each node puts and takes its own messages, and all nodes reap late messages of others."""
+"""A sticky queue: each node puts and takes its own messages, and all nodes reassign late messages of other nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         unit, token = run.unit(client), run.token()
         unit.puts = {token: STICKY}
         bound.puts[token] = client, run.loop.time() + REAP_AFTER
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             if random.random() < 0.5:
                 await session.queue(STICKY).put(token.encode())
             else:
@@ -51,7 +51,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(2, 6)):
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(STICKY), random.choice([1, 3]), timeout=random.random()):
                 run.show(unit, client, session, message)
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
@@ -71,7 +71,7 @@ async def reap(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
 
 async def open_to_all(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
-    """Let every node take the remaining messages, since some of their nodes have been killed."""
+    """Let every node take the remaining messages, because some of their nodes have been killed."""
     await session.queue(STICKY).configure(zq.QueueConfig(affinity="any"))
 
 

@@ -1,4 +1,4 @@
-"""The state of a stream's batches on the servers during a history, and the messages that tasks have read."""
+"""The state of a stream's batches on the servers during a history, with the messages that tasks have read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Batches:
     held: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     """Its messages when it was sealed: tokens, with the paths of their items or bundles."""
     made: dict[int, float] = field(default_factory=dict[int, float])
-    """The time when its manifest was created: before that it held no message."""
+    """The time when its manifest was created. Before that, the batch held no messages."""
     begun: dict[int, float] = field(default_factory=dict[int, float])
     """The time when its acknowledgement was first seen: it is marked, or some of its messages have ended."""
     gone: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
@@ -56,32 +56,32 @@ class Batches:
 
 
 def observe(run: Recorder) -> None:
-    """Observe the state that every server has or will have, and that no election undoes."""
-    ensemble = run.ensemble  # type: ignore[attr-defined]  # of the run that this recorder is
+    """Observe the committed state, which every server has or will have, and which no election can undo."""
+    ensemble = run.ensemble  # type: ignore[attr-defined]  # this recorder is a `Run`
     nodes: Mapping[str, Znode] = ensemble.committed_tree().nodes
     batches, now = run.history.part(Batches), run.loop.time()
-    done = LedgerRecord.decode(nodes[LEDGER].data).done if LEDGER in nodes else -1  # written with each mark
-    there: dict[int, Manifest] = {}
+    done = LedgerRecord.decode(nodes[LEDGER].data).done if LEDGER in nodes else -1  # written together with each mark
+    manifests: dict[int, Manifest] = {}
     for path, node in nodes.items():
         if path.startswith(MANIFEST) and "/" not in (name := path.removeprefix(MANIFEST)):
             number = int(name)
-            there[number] = Manifest.decode(node.data)
+            manifests[number] = Manifest.decode(node.data)
             batches.made.setdefault(number, node.ctime / 1000 - EPOCH - ensemble.offset)
-            if there[number].sealed and number not in batches.held and number not in batches.given_back:
-                _note_held(batches, nodes, number, there[number])
+            if manifests[number].sealed and number not in batches.held and number not in batches.given_back:
+                _note_held(batches, nodes, number, manifests[number])
     for number, held in batches.held.items():
         gone = {token for token, path in held.items() if path not in nodes}
-        marked = number in there and there[number].done
+        marked = number in manifests and manifests[number].done
         if number in batches.given_back:
             continue
-        # During a release other consumers may already have ended messages of a batch that was never acknowledged.
+        # During a release, other consumers may already have ended messages of a batch that was never acknowledged.
         if marked or (gone and (number <= done or not batches.releasing)):
             batches.begun.setdefault(number, now)
             batches.gone[number] = gone
         elif batches.releasing:
             batches.given_back.add(number)
     if batches.releasing:
-        batches.given_back.update(number for number in there if number not in batches.begun)
+        batches.given_back.update(number for number in manifests if number not in batches.begun)
 
 
 def _note_held(batches: Batches, nodes: Mapping[str, Znode], number: int, manifest: Manifest) -> None:
@@ -99,5 +99,5 @@ def _note_held(batches: Batches, nodes: Mapping[str, Znode], number: int, manife
 
 def tokens_in(path: str, data: bytes) -> list[str]:
     """Return the tokens of the messages of an item or a bundle."""
-    stored = [one.data for one in decode_bundle(data)] if is_bundle_at(path) else [data]
-    return [decode(one)[1].decode() for one in stored]
+    stored = [member.data for member in decode_bundle(data)] if is_bundle_at(path) else [data]
+    return [decode(envelope)[1].decode() for envelope in stored]

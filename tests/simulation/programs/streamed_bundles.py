@@ -1,4 +1,4 @@
-"""Streams of a queue with bundles: concurrent drivers, beside consumers that take the same bundles in parts."""
+"""Streams of a queue with bundles: concurrent drivers, and consumers that take parts of the same bundles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
     config = zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)), bundle=run.random.choice([2, 3, 4]))
-    if run.random.random() < 0.5:  # each message ends alone
+    if run.random.random() < 0.5:  # each message ends separately
         config = replace(config, history=zq.History())
     await run.configure(session, STREAMED, config)
 
@@ -29,7 +29,7 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
         unit.puts = {run.token(): STREAMED for _ in range(run.random.randint(1, 9))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(STREAMED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -40,7 +40,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     for _ in range(random.randint(1, 4)):
         await asyncio.sleep(random.random() * random.choice([0.05, 0.5]))
         unit = run.unit(client)
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             try:
                 for message in await tx.take_many(session.queue(STREAMED), 2, timeout=random.random()):
                     run.show(unit, client, session, message)

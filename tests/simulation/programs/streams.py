@@ -1,7 +1,7 @@
 """Concurrent drivers of one stream: each continues from a checkpoint, and takes over the ledger.
 
-Operators release the ledger, and start the query with a new checkpoint and an empty folder, or with a folder whose
-batch numbers belong to another checkpoint, which the sink then skips.
+Operators release the ledger, and start the query with a new checkpoint. Its folder is empty, or it has batch numbers of
+another checkpoint, which the sink then skips.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiozkqueue.layout import LockRecord, candidate_id, name_at
 from aiozkqueue.operations.ledger_pages import is_of_ledger, read_page
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, SessionExpiredError
-from tests.simulation.history import Handed, Status, Unit
+from tests.simulation.history import Delivery, Status, Unit
 from tests.simulation.programs import Feature, join
 from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe, tokens_in
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
-#: The items of a page: an acknowledgement takes several requests.
+#: The items of a page: few, so that an acknowledgement takes several requests.
 PAGE = 2
 
 
@@ -43,7 +43,7 @@ class SmallPages(Ledger):
 
 @dataclass
 class Written:
-    """The messages that a sink has under a batch number."""
+    """The messages that a sink has stored under a batch number."""
 
     unit: Unit
     stream: str
@@ -70,8 +70,11 @@ class Streams:
     pruned: bool = False
     """Whether a query has read only a part of its rows."""
     shared: bool = False
-    """Whether two checkpoints have one folder. No query reads only a part then. A sink skips a batch whose number it
-    has, so rows that the earlier query did not write would be lost, and the ledger could not detect it."""
+    """Whether two checkpoints have the same folder.
+
+    Then no query reads only a part of a batch. A sink skips a batch whose number it has, so rows that the earlier query
+    did not write would be lost, and the ledger could not detect it.
+    """
     sunk: list[Written] = field(default_factory=list[Written])
     """The contents of all folders."""
     ended: set[int] = field(default_factory=set[int])
@@ -89,7 +92,7 @@ class Driver:
     ledger: Ledger
     checkpoint: Checkpoint
     lenient: bool
-    """Whether it continues where data may be lost: ``failOnDataLoss=false``."""
+    """Whether the query continues if data may have been lost (``failOnDataLoss=false``)."""
     handed: tuple[int, str] | None = None
 
 
@@ -102,7 +105,7 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
         unit.puts = {run.token(): STREAMED for _ in range(run.random.randint(1, 4))}
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             await session.queue(STREAMED).put_many([token.encode() for token in unit.puts])
             run.decide(unit, Status.COMMITTED)
 
@@ -137,7 +140,7 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
         begun = frozenset(batches.begun)
         number = await driver.ledger.next_batch(after, run.random.choice([None, 2, 5, 9]))
         if number == after or len(checkpoint.offsets) != length:
-            return  # another driver has written the log: Spark ends this one
+            return  # another driver has written the log, so Spark ends this one
         if number in begun:
             batches.note_returned(number, "the next batch")
         if run.random.random() < 0.1 and not run.history.part(Streams).shared:
@@ -157,9 +160,9 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
         if index not in checkpoint.folder:
             sink(run, checkpoint, Written(run.unit(client), stream, number))
             session_id = core_of(session).zookeeper.session_id
-            takes = [Handed(one, STREAMED, client, session_id, began, began) for one in tokens]
+            takes = [Delivery(token, STREAMED, client, session_id, began, began) for token in tokens]
             checkpoint.folder[index].unit.takes += takes
-    if run.random.random() < 0.9:  # otherwise it is killed before Spark's commit
+    if run.random.random() < 0.9:  # otherwise the driver is killed before Spark's commit
         checkpoint.commits = max(checkpoint.commits, index + 1)
 
 
@@ -176,7 +179,7 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
         await ledger.require_ours()
         return -1, run.token()
     number, stream = driver.checkpoint.offsets[-1]
-    refused = CheckpointError() if number < state.done else None  # it is an old batch
+    refused = CheckpointError() if number < state.done else None  # the batch is an old one
     if refused is None:
         run.history.part(Batches).asked.append((number, stream))
         try:
@@ -187,12 +190,16 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
         if not driver.lenient:
             raise refused
         return -1, run.token()
-    for one in streams.sunk:
-        if one.number <= min(number, ledger._record.done) and one.stream == stream and one.number not in streams.ended:
-            streams.ended.add(one.number)
+    for written in streams.sunk:
+        if (
+            written.number <= min(number, ledger._record.done)
+            and written.stream == stream
+            and written.number not in streams.ended
+        ):
+            streams.ended.add(written.number)
             batches = run.history.part(Batches)
-            if one.number not in batches.given_back and not batches.forced_open(run.history, one.number):
-                run.decide(one.unit, Status.COMMITTED)
+            if written.number not in batches.given_back and not batches.forced_open(run.history, written.number):
+                run.decide(written.unit, Status.COMMITTED)
     return number, stream
 
 
@@ -236,18 +243,18 @@ async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] |
             entries = await read_page(zookeeper.read, page.path)
         except NoNodeError:
             return None
-        nodes = await zookeeper.read_many([paths.at(one.place) for one in entries])
-        for one, node in zip(entries, nodes, strict=True):
+        nodes = await zookeeper.read_many([paths.at(entry.place) for entry in entries])
+        for place, node in zip(entries, nodes, strict=True):
             if node is None:
                 return None
-            tokens += tokens_in(one.place, node.data)
+            tokens += tokens_in(place.place, node.data)
     return tokens
 
 
 async def note_shares(
     run: Recorder, session: zq.QueueSession, handed: HandedOut, tokens: list[str]
 ) -> list[str] | None:
-    """Mark the messages as read, in one or two shares; return them, or None if a task fails."""
+    """Mark the messages as read, in one or two shares; return the messages, or None if a task fails."""
     middle = run.random.randint(0, len(tokens))
     for begin, stop in ((0, middle), (middle, len(tokens))):
         if begin == stop:
@@ -284,7 +291,7 @@ async def release(run: Recorder, session: zq.QueueSession) -> None:
             try:
                 await session.queue(STREAMED).admin.release_ledger(GROUP)
             except zq.ClaimLostError:
-                continue  # a driver took over the ledger meanwhile
+                continue  # a driver has taken over the ledger meanwhile
             break
     observe(run)
     batches.releasing -= 1
@@ -297,7 +304,7 @@ async def relax(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """Allow the locks of the last batch, which stay for the next driver and are not leftovers."""
+    """Ignore the locks of the last batch, which stay for the next driver."""
     observe(run)
     base, final = f"/zms/{STREAMED}", run.history.final
     held = {
@@ -316,12 +323,12 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     final.items[STREAMED], final.kept[STREAMED] = (
         [token for token in final.items[STREAMED] if (token in kept) is whether] for whether in (False, True)
     )
-    attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # of earlier deliveries to other clients
-    records = tuple(f"{base}/meta/bundle-{one} " for one in held)
+    attempts = tuple(f"{base}/meta/meta-{message_id} " for message_id in held)  # of earlier deliveries to other clients
+    records = tuple(f"{base}/meta/bundle-{message_id} " for message_id in held)
     final.leftovers[:] = [
-        one
-        for one in final.leftovers
-        if '"ledger:' not in one.replace("\\", "") and not one.startswith((*attempts, *records))
+        path
+        for path in final.leftovers
+        if '"ledger:' not in path.replace("\\", "") and not path.startswith((*attempts, *records))
     ]
 
 

@@ -20,7 +20,7 @@ PRIORITIES = (-5, 0, 5)
 
 @dataclass
 class Order:
-    """The observations of the order."""
+    """The observations about the order."""
 
     dues: dict[str, float] = field(default_factory=dict[str, float])
     """The time before which a message may not be delivered."""
@@ -43,7 +43,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         if delay:
             seen.dues[token] = run.loop.time() + delay
         priority = random.choice(PRIORITIES)
-        async with run.told(unit):
+        async with run.outcome_of(unit):
             if random.random() < 0.5:
                 await queue.put(token.encode(), delay=delay, priority=priority)
             else:
@@ -53,7 +53,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def drain(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Put messages of several priorities at once into a queue of one's own, and take them."""
+    """Put messages of several priorities together into a separate queue, and take them."""
     for _ in range(run.random.randint(1, 3)):
         with suppress(zq.NotCommittedError, zq.ConnectionLostError):
             await drain_one(run, session)

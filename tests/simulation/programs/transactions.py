@@ -33,7 +33,7 @@ async def _transaction(
 ) -> None:
     random = run.random
     autocommit = random.choice([True, False])
-    async with run.told(unit), session.transaction(autocommit=autocommit) as tx:
+    async with run.outcome_of(unit), session.transaction(autocommit=autocommit) as tx:
         box.append(tx)
         try:
             await _work(run, client, session, unit, tx, commits=autocommit)
@@ -55,7 +55,7 @@ async def _work(
             if what < 0.1:
                 tx.reject(message, "bad")
                 unit.rejects.add(token)
-            elif what < 0.2 and name in QUEUES:  # where one message may be released, and a later one not
+            elif what < 0.2 and name in QUEUES:  # in a queue where a message may be released while a later one is not
                 tx.release(message, delay=random.choice([None, 0.2]))
                 unit.keeps.add(token)
     for _ in range(random.choice([0, 1, 1, 2])):

@@ -1,1 +1,1 @@
-"""The rules that every history must keep. A feature that makes a promise adds a separate module here."""
+"""The rules that every history must keep. A feature that makes a promise adds a module here."""

@@ -1,4 +1,4 @@
-"""Claims: a message has one holder at a time, and each claim ends."""
+"""Claims: a message has at most one holder at a time, and each claim ends."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.simulation.history import Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.simulation.history import Handed, History
+    from tests.simulation.history import Delivery, History
 
 
 @rule
 def a_held_message_is_not_delivered_to_another_client(history: History) -> Iterator[str]:
-    for token, handed in history.handed().items():
-        for before, after in itertools.pairwise(handed):
+    for token, deliveries in history.deliveries().items():
+        for before, after in itertools.pairwise(deliveries):
             if before.until is not None and before.until <= after.at:
                 continue
             if history.sessions_over.get(before.session, float("inf")) <= after.at:
                 continue
             if history.forced_out(before) or history.forced_out(after) or _opened_between(history, before, after):
                 continue
-            if history.stood_still(after):
+            if history.shown_after_session_end(after):
                 continue
             yield f"{token} was delivered to {after.client} while {before.client} held it"
 
@@ -32,10 +32,17 @@ def a_held_message_is_not_delivered_to_another_client(history: History) -> Itera
 @rule
 def a_holder_whose_claim_was_released_by_force_cannot_commit(history: History) -> Iterator[str]:
     for unit in history.units:
-        for one in unit.takes if unit.status is Status.COMMITTED else ():
+        for delivery in unit.takes if unit.status is Status.COMMITTED else ():
             for opened in history.opened:
-                if opened.queue == one.queue and one.at <= opened.began and opened.ended <= (one.until or 0):
-                    yield f"{one.token} was committed by {unit.client}, although its claim had been released by force"
+                if (
+                    opened.queue == delivery.queue
+                    and delivery.at <= opened.began
+                    and opened.ended <= (delivery.until or 0)
+                ):
+                    yield (
+                        f"{delivery.token} was committed by {unit.client}, although its claim had been"
+                        " released by force"
+                    )
 
 
 @rule
@@ -52,5 +59,8 @@ def an_ended_session_is_not_registered(history: History) -> Iterator[str]:
         yield f"{path} still exists, although its session has ended"
 
 
-def _opened_between(history: History, before: Handed, after: Handed) -> bool:
-    return any(one.queue == before.queue and one.began <= after.at and before.at <= one.ended for one in history.opened)
+def _opened_between(history: History, before: Delivery, after: Delivery) -> bool:
+    return any(
+        opened.queue == before.queue and opened.began <= after.at and before.at <= opened.ended
+        for opened in history.opened
+    )

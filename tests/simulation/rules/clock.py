@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 @rule
 def no_message_is_delivered_before_its_time_on_the_clock(history: History) -> Iterator[str]:
     waits = history.part(Waits)
-    for one, at in waits.shown.items():
-        if at + waits.ahead(at) < waits.dues[one]:
-            yield f"{one} was delivered when the clock read {at + waits.ahead(at)}, and was due at {waits.dues[one]}"
+    for token, at in waits.shown.items():
+        if at + waits.ahead(at) < waits.dues[token]:
+            yield (
+                f"{token} was delivered when the clock read {at + waits.ahead(at)}, and was due at {waits.dues[token]}"
+            )
 
 
 @rule
 def timers_fire_when_the_clock_moves_past_them(history: History) -> Iterator[str]:
     waits = history.part(Waits)
-    for one, due in waits.dues.items():
-        at, reached = waits.shown.get(one), waits.reached(due)
+    for token, due in waits.dues.items():
+        at, reached = waits.shown.get(token), waits.reached(due)
         if at is None or at > reached + waits.late:
-            yield f"{one} was delivered at {at}, and the clock had reached its due time at {reached}"
+            yield f"{token} was delivered at {at}, and the clock had reached its due time at {reached}"
     for patient, returned in waits.gave_up:
         if returned > waits.reached(patient) + waits.late:
             yield f"a take returned at {returned}, and its timeout had ended at {waits.reached(patient)}"

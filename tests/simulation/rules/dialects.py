@@ -1,4 +1,4 @@
-"""Queues of other programs: a message that a peer holds is not delivered, and none is consumed twice."""
+"""Queues of other programs: a message that a peer holds is not delivered, and no message is consumed twice."""
 
 from __future__ import annotations
 

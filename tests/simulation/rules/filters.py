@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @rule
 def a_consumer_receives_only_messages_that_pass_its_filter(history: History) -> Iterator[str]:
     choices = history.part(Choices)
-    for token, own in choices.handed:
+    for token, own in choices.delivered:
         asked = choices.classes[token]
         if asked is None or CLASSES.values.index(asked) > CLASSES.values.index(own):
             yield f"{token}, which requires class {asked}, was delivered to a consumer of class {own}"

@@ -1,4 +1,4 @@
-"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, ended messages are not delivered."""
+"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, ended messages stay ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Life:
 
     key: str
     number: int
-    """The number of this put among the puts of its key, which follow each other."""
+    """The number of this put among the puts with its key, which are made one after another."""
     began: float
     put: float = NEVER
     """The time when the producer learned that it is stored."""
@@ -42,13 +42,13 @@ class Life:
 
 @dataclass(slots=True)
 class Keyed:
-    """The observations of messages with keys."""
+    """The observations about messages with keys."""
 
     lives: list[Life] = field(default_factory=list)
     collapsing: bool = False
     unique: bool = False
     polls: list[tuple[float, list[tuple[Life, float]]]] = field(default_factory=list)
-    """Of each poll: its start, and its messages, each with the time since when it was waiting."""
+    """The start of each poll, and its messages, each with the time since which it was waiting."""
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and keys on the server that belong to no message."""
 
@@ -57,8 +57,8 @@ class Keyed:
 def every_put_is_followed_by_a_delivery_of_its_key(history: History) -> Iterator[str]:
     keyed = history.part(Keyed)
     for life in keyed.lives if keyed.collapsing else ():
-        later = (one for one in keyed.lives if one.key == life.key and one.number >= life.number)
-        if life.put < NEVER and not any(one.delivered < NEVER for one in later):
+        later = (other for other in keyed.lives if other.key == life.key and other.number >= life.number)
+        if life.put < NEVER and not any(other.delivered < NEVER for other in later):
             yield f"put {life.number} of the key {life.key}: neither this message nor a later one was delivered"
 
 
@@ -69,9 +69,9 @@ def messages_with_equal_keys_collapse_into_one_delivery(history: History) -> Ite
         # A message that another client held does not count: it may be released between two takes of one poll.
         lay = [life for life, since in given if since < began]
         for life in lay:
-            others = [one for one in lay if one.key == life.key and one.number > life.number]
-            if others:
-                yield f"one poll returned puts {life.number} and {others[0].number} of the key {life.key}, both waiting"
+            later = [other for other in lay if other.key == life.key and other.number > life.number]
+            if later:
+                yield f"one poll returned puts {life.number} and {later[0].number} of the key {life.key}, both waiting"
 
 
 @rule
@@ -118,10 +118,10 @@ def locks_attempts_and_keys_are_removed_with_their_message(history: History) -> 
 
 @rule
 def each_keyed_message_ends_once(history: History) -> Iterator[str]:
-    """It is consumed, cancelled, or still stored; in a collapsing queue, a newer message may replace it."""
+    """The message is consumed, cancelled, or still stored. In a collapsing queue, a newer message may replace it."""
     log = history.part(KeyLog)
     for token, made in log.puts.items():
-        consumed = [one.status for one in log.takes if one.token == token]
+        consumed = [take.status for take in log.takes if take.token == token]
         certain = consumed.count(Status.COMMITTED)
         off = log.called_off.get(token)
         certain += off is not None and off.status is Status.COMMITTED
@@ -135,12 +135,12 @@ def each_keyed_message_ends_once(history: History) -> Iterator[str]:
 
 
 def _may_have_ended(log: KeyLog, made: KeyedPut) -> Iterator[bool]:
-    """Whether the message may have ended, or a later one of its key if the queue collapses."""
+    """Whether the message may have ended, or in a collapsing queue a later message with its key."""
     possible = (Status.COMMITTED, Status.UNKNOWN, Status.PENDING)
     for token, other in log.puts.items():
         of_its_key = other.queue == made.queue == LATEST and other.key == made.key
         if other is made or (of_its_key and other.number > made.number):
-            yield any(one.token == token and one.status in possible for one in log.takes)
+            yield any(take.token == token and take.status in possible for take in log.takes)
             yield token in log.called_off
             yield token in log.left.get(other.queue, ())
 
@@ -148,23 +148,23 @@ def _may_have_ended(log: KeyLog, made: KeyedPut) -> Iterator[bool]:
 @rule
 def two_messages_with_the_same_unique_key_are_never_stored_together(history: History) -> Iterator[str]:
     log = history.part(KeyLog)
-    once = [(token, one) for token, one in log.puts.items() if one.queue == ONCE]
-    for token, one in once:
-        others = [(name, other) for name, other in once if other is not one and other.key == one.key]
+    once = [(token, made) for token, made in log.puts.items() if made.queue == ONCE]
+    for token, put in once:
+        same_key = [(name, other) for name, other in once if other is not put and other.key == put.key]
         shown = min((take.began for take in log.takes if take.token == token), default=NEVER)
-        for name, other in others:
-            both = one.status is other.status is Status.COMMITTED
-            if both and one.decided <= other.began and other.decided < shown:
-                yield f"{name} was put at {other.decided}, and {token} had the same unique key since {one.decided}"
-        if one.refused and not any(_was_there(log, name, other, one) for name, other in others):
-            yield f"{token} was refused at {one.decided}, and no other message had its key"
+        for name, other in same_key:
+            both = put.status is other.status is Status.COMMITTED
+            if both and put.decided <= other.began and other.decided < shown:
+                yield f"{name} was put at {other.decided}, and {token} had the same unique key since {put.decided}"
+        if put.refused and not any(_was_there(log, name, other, put) for name, other in same_key):
+            yield f"{token} was refused at {put.decided}, and no other message had its key"
 
 
-def _was_there(log: KeyLog, token: str, one: KeyedPut, during: KeyedPut) -> bool:
+def _was_there(log: KeyLog, token: str, made: KeyedPut, during: KeyedPut) -> bool:
     """Whether a message may have been stored at some time during a put."""
     ends = [take.decided for take in log.takes if take.token == token and take.status is Status.COMMITTED]
-    stored = one.status is not Status.NOT_COMMITTED
-    return stored and one.began < during.decided and during.began < min(ends, default=NEVER)
+    stored = made.status is not Status.NOT_COMMITTED
+    return stored and made.began < during.decided and during.began < min(ends, default=NEVER)
 
 
 @rule

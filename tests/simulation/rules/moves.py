@@ -1,4 +1,4 @@
-"""Moves: a finished move leaves no message in its source that was there when it began."""
+"""Moves: a finished move leaves no message in its source that was in it when the move began."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 @rule
 def a_finished_move_leaves_no_message_in_its_source(history: History) -> Iterator[str]:
-    handed = history.handed()
+    deliveries = history.deliveries()
     for began, done in history.part(Moved).spans:
         for token, (queue, unit) in history.put().items():
             if queue != SOURCE or unit.status is not Status.COMMITTED or unit.decided > began:
                 continue
-            for one in handed.get(token, ()):
-                if one.queue == SOURCE and one.at > done and not history.stood_still(one):
-                    yield f"{token} was delivered to {one.client} at {one.at}, after a move from {began} to {done}"
+            for delivery in deliveries.get(token, ()):
+                if delivery.queue == SOURCE and delivery.at > done and not history.shown_after_session_end(delivery):
+                    yield (
+                        f"{token} was delivered to {delivery.client} at {delivery.at}, after a move from"
+                        f" {began} to {done}"
+                    )

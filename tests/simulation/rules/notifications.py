@@ -16,21 +16,29 @@ if TYPE_CHECKING:
 @rule
 def a_removed_or_replaced_notification_is_not_handled(history: History) -> Iterator[str]:
     log = history.part(NotificationLog)
-    for one in log.handled:
-        entry = log.entries.get(one.id)
-        if entry is None or history.sessions_over.get(one.session, float("inf")) <= one.at:
-            continue  # its process was stopped: this delivery cannot be prevented
-        if one.at > entry.removed:
-            yield f"{one.id} was handled at {one.at}, although it was removed at {entry.removed}"
-        if one.at > entry.replaced and one.event == b"old":
-            yield f"{one.id} was handled at {one.at} with its old event, although that was replaced at {entry.replaced}"
+    for delivery in log.handled:
+        entry = log.entries.get(delivery.id)
+        if entry is None or history.sessions_over.get(delivery.session, float("inf")) <= delivery.at:
+            continue  # the process was paused, so this delivery cannot be prevented
+        if delivery.at > entry.removed:
+            yield f"{delivery.id} was handled at {delivery.at}, although it was removed at {entry.removed}"
+        if delivery.at > entry.replaced and delivery.event == b"old":
+            yield (
+                f"{delivery.id} was handled at {delivery.at} with its old event, although that was replaced at"
+                f" {entry.replaced}"
+            )
 
 
 @rule
 def a_notification_in_flight_is_not_changed(history: History) -> Iterator[str]:
     log = history.part(NotificationLog)
     for changed, began, ended in log.changes:
-        for one in log.handled:
-            over = history.sessions_over.get(one.session, float("inf"))
-            if one.id == changed and one.at < began and ended < min(one.until, over) and one.until < float("inf"):
+        for delivery in log.handled:
+            over = history.sessions_over.get(delivery.session, float("inf"))
+            if (
+                delivery.id == changed
+                and delivery.at < began
+                and ended < min(delivery.until, over)
+                and delivery.until < float("inf")
+            ):
                 yield f"{changed} was changed between {began} and {ended}, while a handler had it"

@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 @rule
 def no_message_of_a_paused_queue_is_delivered(history: History) -> Iterator[str]:
     pauses = history.part(Pauses)
-    for told, resumed in pauses.spans:
+    for paused, resumed in pauses.spans:
         for unit in history.units:
-            for one in unit.takes:
-                if told + pauses.late < one.at < resumed:
-                    yield f"{one.token} was delivered to {one.client} at {one.at}, paused from {told} to {resumed}"
+            for delivery in unit.takes:
+                if paused + pauses.late < delivery.at < resumed:
+                    yield (
+                        f"{delivery.token} was delivered to {delivery.client} at {delivery.at}, paused from"
+                        f" {paused} to {resumed}"
+                    )
 
 
 @rule
 def no_message_is_claimed_during_a_pause(history: History) -> Iterator[str]:
     rested = history.part(Rested)
-    for told, resumed in rested.spans:
+    for paused, resumed in rested.spans:
         for token, claims in rested.claims.items():
             for claimed in claims:
-                if told < claimed < min(resumed, rested.ended):
-                    yield f"{token} was claimed at {claimed}, although its queue was paused from {told} to {resumed}"
+                if paused < claimed < min(resumed, rested.ended):
+                    yield f"{token} was claimed at {claimed}, although its queue was paused from {paused} to {resumed}"

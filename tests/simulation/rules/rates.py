@@ -1,4 +1,4 @@
-"""Rates: in no time do more calls begin than the rate allows, whatever is lost or ends."""
+"""Rates: calls never begin faster than the rate allows, whatever is lost or ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def handlers_of_a_listener_begin_no_faster_than_its_own_rate(history: History) -
 
 
 def _too_fast(calls: list[float], rate: float, slack: float) -> Iterator[str]:
-    """Yield the first of the times in which more calls began than a rate allows."""
+    """Yield the first period in which more calls began than a rate allows."""
     calls = sorted(calls)
     for first, began in enumerate(calls):
         for last in range(first, len(calls)):

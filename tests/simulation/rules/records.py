@@ -1,4 +1,4 @@
-"""History: it has a record of each end of a message, and no other record."""
+"""History: it has a record of each end of a message, and no other records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def each_commit_is_recorded_in_the_history(history: History) -> Iterator[str]:
     kept = history.part(Kept)
     for unit in history.units if kept.there else ():
         if unit.status is Status.COMMITTED:
-            for one in unit.takes:
-                if one.queue == KEPT and one.token not in unit.rejects and one.token not in unit.keeps:
-                    count = kept.ends.get(one.token, Counter())[zq.End.FINISHED]
+            for delivery in unit.takes:
+                if delivery.queue == KEPT and delivery.token not in unit.rejects and delivery.token not in unit.keeps:
+                    count = kept.ends.get(delivery.token, Counter())[zq.End.FINISHED]
                     if count != 1:
-                        yield f"{one.token} was committed by {unit.client}, and the history has {count} records of that"
+                        yield (
+                            f"{delivery.token} was committed by {unit.client}, and the history has {count}"
+                            " records of that"
+                        )
 
 
 @rule
@@ -49,9 +52,9 @@ def each_dead_letter_is_recorded_in_the_history(history: History) -> Iterator[st
 @rule
 def each_record_in_the_history_is_true(history: History) -> Iterator[str]:
     kept, dead = history.part(Kept), history.final.dead.get(KEPT, [])
-    there = {*history.final.items.get(KEPT, ()), *dead}
+    stored = {*history.final.items.get(KEPT, ()), *dead}
     for token, ends in kept.ends.items():
-        if any(ends[end] for end in _GONE) and token in there:
+        if any(ends[end] for end in _GONE) and token in stored:
             yield f"{token} is still stored, and the history has a record of its end"
         if ends[zq.End.DEAD] > dead.count(token) + history.redriven[KEPT]:
             yield f"{token} has {ends[zq.End.DEAD]} records as a dead letter, and is one {dead.count(token)} times"

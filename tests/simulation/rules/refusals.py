@@ -15,5 +15,8 @@ if TYPE_CHECKING:
 
 @rule
 def no_refused_write_is_sent_again_unchanged(history: History) -> Iterator[str]:
-    for one in history.part(Refusals).again:
-        yield f"{one.atomic_write} was refused twice with {one.error} at {one.operation}, and nothing had changed"
+    for refusal in history.part(Refusals).again:
+        yield (
+            f"{refusal.atomic_write} was refused twice with {refusal.error} at {refusal.operation}, and"
+            " nothing had changed"
+        )

@@ -1,4 +1,4 @@
-"""Replies: a caller gets the reply of the commit that has ended its message, and no other."""
+"""Replies: a caller gets only the reply of the commit that has ended its message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.history import History
 
-#: Seconds within which a reply arrives: a session may be lost and its process paused in between.
+#: Seconds within which a reply arrives, with time for a lost session and a paused process.
 PROMPTLY = 40.0
 
 
@@ -26,7 +26,7 @@ def a_reply_belongs_to_the_commit_that_ended_its_message(history: History) -> It
             yield f"the call of {token} got {reply!r}"
         elif unit.status is Status.NOT_COMMITTED:
             yield f"the call of {token} got {reply!r} of {unit.client}, whose commit failed: {unit.why}"
-        elif history.final.there()[token]:
+        elif history.final.copies()[token]:
             yield f"the call of {token} got {reply!r}, and the message is still stored"
 
 

@@ -1,4 +1,4 @@
-"""Scheduled retries: none comes early, and the exhausted handler commits together with the dead letter."""
+"""Scheduled retries: no retry is early, and the handler of exhausted retries commits together with the dead letter."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def no_message_of_a_pending_batch_is_delivered(history: History) -> Iterator[str]:
     opened = history.part(Batches).opened
     for unit in history.units:
-        for one in unit.takes:
-            if one.at < opened.get(one.token, 0.0):
+        for delivery in unit.takes:
+            if delivery.at < opened.get(delivery.token, 0.0):
                 yield (
-                    f"{one.token} was delivered to {one.client} at {one.at}, and its batch was incomplete before"
-                    f" {opened[one.token]}"
+                    f"{delivery.token} was delivered to {delivery.client} at {delivery.at}, and its batch was"
+                    f" incomplete before {opened[delivery.token]}"
                 )

@@ -1,4 +1,4 @@
-"""Sticky queues: a reaper takes no held message, and other nodes receive only late messages."""
+"""Sticky queues: a held message is not reassigned, and other nodes receive only late messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reaped:
-    """Whether only reapers could cause the loss of a claim in this history."""
+    """Whether only reassignments can cause the loss of a claim in this history."""
 
     alone: bool = False
 
@@ -33,7 +33,10 @@ def a_reaper_takes_no_held_message(history: History) -> Iterator[str]:
 def a_sticky_message_goes_to_another_node_only_when_it_is_late(history: History) -> Iterator[str]:
     puts = history.part(Bound).puts
     for unit in history.units:
-        for one in unit.takes:
-            node, late = puts.get(one.token, (one.client, 0))
-            if one.client != node and one.at < late:
-                yield f"{one.token} of {node} was delivered to {one.client} at {one.at}, and is late only from {late}"
+        for delivery in unit.takes:
+            node, late = puts.get(delivery.token, (delivery.client, 0))
+            if delivery.client != node and delivery.at < late:
+                yield (
+                    f"{delivery.token} of {node} was delivered to {delivery.client} at {delivery.at}, and is"
+                    f" late only from {late}"
+                )

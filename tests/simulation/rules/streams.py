@@ -1,4 +1,4 @@
-"""Streams: a retried batch is the same, its messages go to no other consumer, and only read messages end."""
+"""Streams: a retried batch is unchanged, its messages go to no other consumer, and only messages that were read end."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ def a_retried_batch_has_the_same_messages(history: History) -> Iterator[str]:
 def messages_held_by_a_stream_are_not_delivered_to_others(history: History) -> Iterator[str]:
     if _forced_open(history):
         return
-    handed, batches = history.handed(), history.part(Batches)
+    deliveries, batches = history.deliveries(), history.part(Batches)
     sunk = history.part(Streams).sunk
-    own = {id(take) for one in sunk for take in one.unit.takes}  # another checkpoint may read the rest
+    own = {id(take) for batch in sunk for take in batch.unit.takes}  # another checkpoint may read the rest
     for written in sunk:
         if written.number in batches.given_back:
             continue
-        for one in written.unit.takes:
-            for other in handed[one.token]:
-                if id(other) not in own and other.at >= one.at and not history.stood_still(other):
-                    yield f"{one.token} of batch {written.number} was also delivered to {other.client}"
+        for delivery in written.unit.takes:
+            for other in deliveries[delivery.token]:
+                if id(other) not in own and other.at >= delivery.at and not history.shown_after_session_end(other):
+                    yield f"{delivery.token} of batch {written.number} was also delivered to {other.client}"
 
 
 @rule
 def a_batch_is_not_redelivered_after_its_acknowledgement_began(history: History) -> Iterator[str]:
     if _forced_open(history):
         return
-    batches, handed = history.part(Batches), history.handed()
+    batches, deliveries = history.part(Batches), history.deliveries()
     yield from batches.returned
     for number, begun in batches.begun.items():
         for token in batches.held[number]:
-            for one in handed.get(token, ()):
-                if one.at > begun and not history.stood_still(one):
-                    yield f"{token} of batch {number} was delivered to {one.client} after its acknowledgement began"
+            for delivery in deliveries.get(token, ()):
+                if delivery.at > begun and not history.shown_after_session_end(delivery):
+                    yield (
+                        f"{token} of batch {number} was delivered to {delivery.client} after its acknowledgement began"
+                    )
 
 
 @rule
@@ -60,4 +62,4 @@ def no_unread_message_is_acknowledged(history: History) -> Iterator[str]:
 
 
 def _forced_open(history: History) -> bool:
-    return any(one.queue == STREAMED for one in history.opened)
+    return any(opened.queue == STREAMED for opened in history.opened)

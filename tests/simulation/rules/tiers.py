@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def no_message_is_delivered_before_it_is_due(history: History) -> Iterator[str]:
     dues = history.part(Order).dues
     for unit in history.units:
-        for one in unit.takes:
-            if one.at < dues.get(one.token, 0.0):
-                yield f"{one.token} was delivered at {one.at}, and was due at {dues[one.token]}"
+        for delivery in unit.takes:
+            if delivery.at < dues.get(delivery.token, 0.0):
+                yield f"{delivery.token} was delivered at {delivery.at}, and was due at {dues[delivery.token]}"
 
 
 @rule

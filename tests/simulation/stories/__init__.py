@@ -1,7 +1,7 @@
-"""Histories that are too rare at random: each story is one of them, and a seed determines its moments.
+"""Histories that occur too rarely at random. Each story is one of them, and its seed determines the timing.
 
-A feature adds a separate module here. `@story` registers a story. No story may break a rule. A mutation that only
-a story shows is applied to it.
+A feature adds a module here. `@story` registers a story, which must not break a rule. A mutation that only a story
+shows is applied to that story.
 """
 
 from __future__ import annotations

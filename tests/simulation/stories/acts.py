@@ -20,11 +20,11 @@ async def put(run: Run, queue: zq.Queue[bytes], count: int, slowness: int = 2) -
         unit.puts = {run.token(): "a"}
         await queue.put(next(iter(unit.puts)).encode())
         run.decide(unit, Status.COMMITTED)
-        await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+        await asyncio.sleep(run.random.random() * slowness * run.disturbances.scale)
 
 
 async def put_together(run: Run, name: str, queue: zq.Queue[bytes], count: int) -> None:
-    """Put this many messages in one request, by the client of this name."""
+    """Put this many messages in one request, as the client with this name."""
     unit = run.unit(name)
     unit.puts = {run.token(): "a" for _ in range(count)}
     await queue.put_many([token.encode() for token in unit.puts])
@@ -38,11 +38,11 @@ async def take_and_commit(
     async with run.cluster.connect(name=name) as session:
         for _ in range(times):
             unit = run.unit(name)
-            async with run.told(unit), session.transaction() as tx:
+            async with run.outcome_of(unit), session.transaction() as tx:
                 message = await tx.take(session.queue(queue), timeout=patience)
                 if message is not None:
                     run.show(unit, name, session, message)
-                    await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+                    await asyncio.sleep(run.random.random() * slowness * run.disturbances.scale)
                 run.release_unseen(unit)
                 await tx.commit()
                 run.decide(unit, Status.COMMITTED)

@@ -1,4 +1,4 @@
-"""Bundles that end while they are counted, and that are released as a whole or with a delay."""
+"""Bundles that end while they are counted, or that are released as a whole or with a delay."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def a_queue_is_counted_while_a_bundle_ends(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="operator") as operator:
             await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
             await put_together(run, "operator", operator.queue("a"), 2 * SIZE)
             queue = taker.queue("a")
             async with taker.transaction(autocommit=False) as first, taker.transaction(autocommit=False) as last:
                 ended = _shown(run, taker, await first.take_many(queue, SIZE - 1))
-                unit = _shown(run, taker, await last.take_many(queue, 1))  # nothing is left to return
+                unit = _shown(run, taker, await last.take_many(queue, 1))  # so that no messages are left to return
                 await first.commit()
                 run.decide(ended, Status.COMMITTED)
                 size, _ = await asyncio.gather(_counted(run, operator), _committed(run, last))
@@ -53,9 +53,9 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         waits = run.history.part(Waits)
-        waits.late = 0.1 + 100 * run.weather.scale
+        waits.late = 0.1 + 100 * run.disturbances.scale
         async with run.cluster.connect(name="taker") as session:
             await run.configure(session, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
             queue = session.queue("a")
@@ -65,13 +65,13 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
                 unit = _shown(run, session, held)
                 now = run.loop.time()
                 for message in held:
-                    waits.dues[message.value.decode(), 2] = now + DELAY - 2 * run.weather.scale
+                    waits.dues[message.value.decode(), 2] = now + DELAY - 2 * run.disturbances.scale
                 await tx.rollback(delay=DELAY)
                 run.decide(unit, Status.NOT_COMMITTED)
             for _ in range(2 * SIZE):
                 async with session.transaction(autocommit=False) as tx:
                     unit = _shown(run, session, await tx.take_many(queue, 1, timeout=2 * DELAY))
-                    waits.shown.update({one: run.loop.time() for one in waits.dues if one[0] in _tokens(unit)})
+                    waits.shown.update({due: run.loop.time() for due in waits.dues if due[0] in _tokens(unit)})
                     await tx.commit()
                     run.decide(unit, Status.COMMITTED)
             await end(run)
@@ -86,7 +86,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="other") as other:
             await run.configure(other, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), bundle=SIZE))
             await put_together(run, "other", other.queue("a"), SIZE)
@@ -100,7 +100,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
                 await tx.commit()
                 run.decide(unit, Status.COMMITTED)
             if any(message.attempt != 2 for message in again) or not again:
-                run.history.trouble.append(f"attempts of the second delivery: {[one.attempt for one in again]}")
+                run.history.trouble.append(f"attempts of the second delivery: {[message.attempt for message in again]}")
             await end(run)
         return run.history
 
@@ -108,7 +108,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
 
 
 def _tokens(unit: Unit) -> set[str]:
-    return {handed.token for handed in unit.takes}
+    return {delivery.token for delivery in unit.takes}
 
 
 def _shown(run: Run, session: zq.QueueSession, messages: list[zq.Message[bytes]]) -> Unit:
@@ -120,10 +120,10 @@ def _shown(run: Run, session: zq.QueueSession, messages: list[zq.Message[bytes]]
 
 
 async def _counted(run: Run, session: zq.QueueSession) -> int:
-    await asyncio.sleep(run.random.random() * 5 * run.weather.scale)
+    await asyncio.sleep(run.random.random() * 5 * run.disturbances.scale)
     return await session.queue("a").size()
 
 
 async def _committed(run: Run, tx: zq.Transaction) -> None:
-    await asyncio.sleep(run.random.random() * 10 * run.weather.scale)
+    await asyncio.sleep(run.random.random() * 10 * run.disturbances.scale)
     await tx.commit()

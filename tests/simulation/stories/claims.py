@@ -1,4 +1,4 @@
-"""Claims for which several clients compete, or which an operator releases by force."""
+"""Claims for which several clients compete, and claims that an operator releases by force."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def an_operator_releases_claims_during_commits(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="operator") as operator:
             await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             queue = operator.queue("a")
@@ -34,11 +34,11 @@ def an_operator_releases_claims_during_commits(seed: int | str) -> History:
 
 @story
 def several_consumers_compete_for_one_message(seed: int | str) -> History:
-    """Several consumers that do not leave each other's share take from a queue with few messages."""
+    """Several consumers that do not respect each other's shares take from a queue with few messages."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="producer") as producer:
             await run.configure(producer, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             queue = producer.queue("a")
@@ -57,7 +57,7 @@ def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=3)
-        run.weather.calm = True
+        run.disturbances.calm = True
         first, second, _ = run.ensemble.servers
         second.lag = run.random.random()
         async with run.cluster.connect(name="operator") as operator, run.cluster.connect(name="holder") as holder:
@@ -66,7 +66,7 @@ def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
             await run.configure(holder, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             await put(run, holder.queue("a"), 1)
             unit = run.unit("holder")
-            async with run.told(unit), holder.transaction() as tx:
+            async with run.outcome_of(unit), holder.transaction() as tx:
                 message = await tx.take(holder.queue("a"), timeout=5)
                 assert message is not None
                 run.show(unit, "holder", holder, message)
@@ -85,28 +85,28 @@ def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
 
 @story
 def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) -> History:
-    """A slow client locks a group that is already empty; before it releases the lock, another client gets the group."""
+    """A slow client locks an empty group; before it releases the lock, another client gets the group."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        run.history.ahead = 0  # each message taken here was claimed after the forced release
+        run.disturbances.calm = True
+        run.history.ahead = 0  # each message that is taken here was claimed after the forced release
         near, distance = run.ensemble.delays, 1
         run.ensemble.delays = replace(near, network=lambda: distance * near.network())
         async with run.cluster.connect(name="far") as far:
             run.ensemble.delays = near
             await run.configure(far, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), ordered=True))
-            await put(run, far.queue("a"), 1)  # this creates its commit slot
+            await put(run, far.queue("a"), 1)  # creates the commit slot of this session
             await take_and_commit(run, "before", 1, times=1)
             async with run.cluster.connect(name="operator") as operator, far.transaction(autocommit=False) as looking:
                 queue, locks = operator.queue("a"), run.ensemble.tree.nodes["/zms/a/locks"]
-                look = asyncio.create_task(looking.take(far.queue("a"), timeout=500 * run.weather.scale))
-                await asyncio.sleep(100 * run.weather.scale)
-                distance, patience = 100, 400 * run.weather.scale
+                take_task = asyncio.create_task(looking.take(far.queue("a"), timeout=500 * run.disturbances.scale))
+                await asyncio.sleep(100 * run.disturbances.scale)
+                distance, patience = 100, 400 * run.disturbances.scale
                 await put(run, queue, 1)
                 await take_and_commit(run, "first", 1, times=1)
                 for _ in range(200):
-                    await asyncio.sleep(run.weather.scale)
+                    await asyncio.sleep(run.disturbances.scale)
                     if locks.children:
                         break
                 await put(run, queue, 1)
@@ -115,7 +115,7 @@ def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) 
                     *(take_and_commit(run, name, 400, patience, times=1) for name in ("second", "third"))
                 )
                 distance = 1
-                await look
+                await take_task
                 await looking.rollback(delay=0)
             await end(run)
         return run.history
@@ -126,7 +126,7 @@ def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) 
 async def _force(run: Run, queue: zq.Queue[bytes], times: int, slowness: int) -> None:
     """Release all claims by force repeatedly."""
     for _ in range(times):
-        await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+        await asyncio.sleep(run.random.random() * slowness * run.disturbances.scale)
         opened = Opened("a", run.loop.time())
         run.history.opened.append(opened)
         await queue.admin.release_claims()

@@ -1,4 +1,4 @@
-"""A clock that moves while messages wait for a time on it."""
+"""A clock that moves while messages wait for a time of this clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ PATIENCE = 20_000.0
 
 @dataclass
 class Waits:
-    """The due times and the deliveries: due times are those of the moved clock, all others those of the loop."""
+    """The due times and the deliveries.
+
+    The due times are times of the moved clock, and all other times are those of the loop.
+    """
 
     moves: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """Each move of the clock: its time, and how far the clock was ahead afterwards."""
@@ -33,7 +36,7 @@ class Waits:
     """The due time on the clock, by token and attempt."""
     shown: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     gave_up: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Of each take without a message: the end of its timeout on the clock, and the time of its return."""
+    """For each take without a message, the end of its timeout on the clock, and the time of its return."""
     late: float = 0.0
     """The maximum delay of a delivery after its due time."""
 
@@ -54,7 +57,7 @@ class Waits:
 
 
 class VirtualTestClock(TestClock):
-    """The clock of the public API, on a loop with virtual time."""
+    """The public test clock, on a loop with virtual time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,13 +71,13 @@ class VirtualTestClock(TestClock):
 
 
 class Jumps:
-    """A session that puts delayed messages, one that takes them and fails some, and a clock that jumps."""
+    """A session that puts delayed messages, a session that takes them and fails some, and a clock that jumps."""
 
     def __init__(self, run: Run, producer: zq.QueueSession, taker: zq.QueueSession, clock: TestClock) -> None:
         self.run = run
         self.random = run.random
         self.waits = run.history.part(Waits)
-        self.waits.late = 0.1 + 100 * run.weather.scale
+        self.waits.late = 0.1 + 100 * run.disturbances.scale
         self.producer, self.taker, self.clock = producer, taker, clock
         self.all_put = self.over = False
 
@@ -111,7 +114,7 @@ class Jumps:
             unit, patience = self.run.unit("taker"), self.clock.monotonic() + PATIENCE
             shown = False
             try:
-                async with self.run.told(unit), self.taker.transaction(autocommit=False) as tx:
+                async with self.run.outcome_of(unit), self.taker.transaction(autocommit=False) as tx:
                     message = await tx.take(self.taker.queue("a"), timeout=PATIENCE)
                     if message is not None:
                         shown = True
@@ -124,8 +127,8 @@ class Jumps:
         token = self.run.show(unit, "taker", self.taker, message)
         self.waits.shown[token, message.attempt] = self.run.loop.time()
         if message.attempt == 1 and self.random.random() < 0.4:
-            # The end follows the leader's time, which is known here up to a round trip.
-            self.waits.dues[token, 2] = self.clock.monotonic() + BACKOFF - 2 * self.run.weather.scale
+            # The delay ends by the leader's time, which is known here up to a round trip.
+            self.waits.dues[token, 2] = self.clock.monotonic() + BACKOFF - 2 * self.run.disturbances.scale
             await tx.rollback()
             self.run.decide(unit, Status.NOT_COMMITTED)
         else:
@@ -139,7 +142,7 @@ def a_test_clock_moves_past_delays_and_timeouts(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         run.cluster.clock = clock = VirtualTestClock()
         connect = run.cluster.connect
         async with connect(name="producer") as producer, connect(name="taker") as taker:

@@ -27,23 +27,25 @@ ITEMS = 12
 
 @story
 def a_peer_consumes_the_same_curator_queue(seed: int | str) -> History:
-    """Two of our sessions and a peer empty one queue; sometimes a session rolls back, or the peer fails."""
+    """Two of our sessions and a peer drain one queue; sometimes a session rolls back, or the peer fails."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         shared = run.history.part(Shared)
         async with (
-            run.cluster.connect(name="one") as one,
+            run.cluster.connect(name="one") as first,
             run.cluster.connect(name="two") as two,
             run.cluster.connect(name="peer") as peer,
         ):
-            queue = one.curator_queue(PATH, lock_path=LOCKS)
+            queue = first.curator_queue(PATH, lock_path=LOCKS)
             for number in range(ITEMS):
                 shared.put.add(f"m{number}")
                 await queue.put(f"m{number}".encode())
-            await asyncio.gather(_ours(run, shared, one), _ours(run, shared, two), _peer(run, shared, peer))
-            shared.left += await core_of(one).zookeeper.children(PATH) + await core_of(one).zookeeper.children(LOCKS)
+            await asyncio.gather(_ours(run, shared, first), _ours(run, shared, two), _peer(run, shared, peer))
+            shared.left += await core_of(first).zookeeper.children(PATH) + await core_of(first).zookeeper.children(
+                LOCKS
+            )
         run.finish()
         return run.history
 
@@ -56,8 +58,8 @@ def a_peer_releases_an_item_that_we_try_to_lock(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
+        run.disturbances.calm = True
+        shared, chance, scale = run.history.part(Shared), run.random.random, run.disturbances.scale
         async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
             queue, send = ours.curator_queue(PATH, lock_path=LOCKS), core_of(peer).zookeeper.multi
             assert await queue.size() == 0
@@ -70,7 +72,7 @@ def a_peer_releases_an_item_that_we_try_to_lock(seed: int | str) -> History:
                     _ = send([Create(f"{PATH}/queue-", frame([body.encode()]), sequential=True)])
                     await asyncio.sleep(chance() * 2 * scale)
                     lock = f"{LOCKS}/queue-{number:010d}"
-                    with suppress(MultiError):  # our consumer may be faster
+                    with suppress(MultiError):  # unless our consumer is faster
                         await send([Create(lock, b"10.0.0.1", ephemeral=True)])
                         await asyncio.sleep(chance() * 2 * scale)
                         await send([Delete(lock)])
@@ -90,15 +92,15 @@ def a_peer_locks_deleted_items(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
+        run.disturbances.calm = True
+        shared, chance, scale = run.history.part(Shared), run.random.random, run.disturbances.scale
         async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
             queue, zookeeper = ours.curator_queue(PATH, lock_path=LOCKS), core_of(peer).zookeeper
             taking = asyncio.create_task(_take(shared, ours, 2 * ITEMS))
             await _put(shared, queue, range(ITEMS))
             while await zookeeper.children(PATH) or await zookeeper.children(LOCKS):  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(scale)
-            watch = await zookeeper.watch(LOCKS, _ear(shared, peers_of := set[str]()), recursive=True)
+            watch = await zookeeper.watch(LOCKS, _lock_watcher(shared, peers_of := set[str]()), recursive=True)
             for number in run.random.choices(range(ITEMS), k=2 * ITEMS):
                 peers_of.add(name := f"queue-{number:010d}")
                 with suppress(MultiError):  # our consumer has locked it, which is a violation
@@ -116,7 +118,7 @@ def a_peer_locks_deleted_items(seed: int | str) -> History:
                 shared.put.add(f"m{number}")
                 await zookeeper.multi([item, Create(f"{LOCKS}/{name}", b"10.0.0.1", ephemeral=True)])
                 await asyncio.sleep(chance() * 2 * scale)
-                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # the peer has failed, and leaves the item
+                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # the peer fails, and leaves the item
             await taking
         run.finish()
         return run.history
@@ -130,12 +132,12 @@ def items_hold_several_messages(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        shared, random, scale = run.history.part(Shared), run.random, run.weather.scale
+        run.disturbances.calm = True
+        shared, random, scale = run.history.part(Shared), run.random, run.disturbances.scale
         async with run.cluster.connect(name="ours") as ours:
             queue = ours.curator_queue(PATH, lock_path=LOCKS)
             while len(shared.expected) < 4 * ITEMS:
-                several = [f"m{len(shared.expected) + one}" for one in range(random.choice([1, 1, 2, 3, 7]))]
+                several = [f"m{len(shared.expected) + number}" for number in range(random.choice([1, 1, 2, 3, 7]))]
                 shared.expected += several
                 await queue.put_multi([body.encode() for body in several])
             shared.put.update(shared.expected)
@@ -170,15 +172,15 @@ async def _take(shared: Shared, session: zq.QueueSession, count: int) -> None:
         shared.consumed[message.body.decode()] += 1
 
 
-def _ear(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
-    """Return a watcher that records our locks; ``peers`` are the items that the peer locks at the time."""
+def _lock_watcher(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
+    """Return a watcher that records our locks; ``peers`` are the items that the peer currently locks."""
 
-    def hear(event: WatchEvent) -> None:
+    def record(event: WatchEvent) -> None:
         name = event.path.rpartition("/")[2]
         if event.kind is EventKind.CREATED and name not in peers:
             shared.in_vain.append(name)
 
-    return hear
+    return record
 
 
 async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
@@ -192,7 +194,7 @@ async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
             body = message.body.decode()
             if body in shared.by_peer:
                 shared.taken_from_peer.append(body)
-            await asyncio.sleep(run.random.random() * 4 * run.weather.scale)
+            await asyncio.sleep(run.random.random() * 4 * run.disturbances.scale)
             if run.random.random() < 0.25:
                 await tx.rollback(delay=run.random.choice([0, 0.05]))
                 continue
@@ -219,12 +221,12 @@ async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
                 body = unframe((await zookeeper.read(f"{PATH}/{name}")).data)[0].decode()
             if body is not None:
                 shared.by_peer.add(body)
-                await asyncio.sleep(run.random.random() * 8 * run.weather.scale)
+                await asyncio.sleep(run.random.random() * 8 * run.disturbances.scale)
                 shared.by_peer.discard(body)
-                if run.random.random() < 0.7:  # otherwise it has failed, and leaves the item
+                if run.random.random() < 0.7:  # otherwise the peer fails, and leaves the item
                     with suppress(MultiError):
                         await zookeeper.multi([Delete(f"{PATH}/{name}")])
                         shared.consumed[body] += 1
             with suppress(MultiError):
                 await zookeeper.multi([Delete(lock)])
-        await asyncio.sleep(4 * run.weather.scale)
+        await asyncio.sleep(4 * run.disturbances.scale)

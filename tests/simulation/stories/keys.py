@@ -23,11 +23,11 @@ KEYS = "xy"
 
 
 class _Scene:
-    """A queue, and the sessions that put to it and take from it; it records all that they observe."""
+    """A queue, and the sessions that put to it and take from it. It records all observations."""
 
     def __init__(self, seed: int | str) -> None:
         self.run = Run(seed, size=1)
-        self.run.weather.calm = True
+        self.run.disturbances.calm = True
         self.keyed = self.run.history.part(Keyed)
         self.random = self.run.random
         self.numbers = dict.fromkeys(KEYS, 0)
@@ -38,7 +38,7 @@ class _Scene:
         return self.run.loop.time()
 
     async def pause(self, most: float = 10) -> None:
-        await asyncio.sleep(self.random.random() * most * self.run.weather.scale)
+        await asyncio.sleep(self.random.random() * most * self.run.disturbances.scale)
 
     async def put(self, queue: zq.Queue[bytes], key: str, **options: object) -> Life:
         self.numbers[key] += 1
@@ -55,7 +55,7 @@ class _Scene:
         return life
 
     async def poll(self, session: zq.QueueSession, limit: int, hold: float = 3, timeout: float = 0) -> list[Life]:
-        """Take the waiting messages, hold them for a while, and mostly commit."""
+        """Take the waiting messages, hold them for a while, and usually commit."""
         began = self.now
         async with session.transaction(autocommit=False) as tx:
             messages = await tx.take_many(session.queue("k"), limit, timeout=timeout)
@@ -97,9 +97,9 @@ def _play(
     async def main() -> History:
         scene = _Scene(seed)
         connect = scene.run.cluster.connect
-        async with connect(name="p") as one, connect(name="q") as two, connect(name="last") as last:
-            await one.queue("k").configure(config)
-            await act(scene, [one, two])
+        async with connect(name="p") as first, connect(name="q") as second, connect(name="last") as last:
+            await first.queue("k").configure(config)
+            await act(scene, [first, second])
             await asyncio.sleep(1)
             await scene.finish(last)
         return scene.run.history
@@ -163,8 +163,9 @@ def messages_expire_while_others_are_taken(seed: int | str) -> History:
         async def produce(session: zq.QueueSession) -> None:
             for _ in range(10):
                 life = await scene.put(session.queue("k"), scene.random.choice(KEYS), ttl=ttl)
-                # The end was fixed before the put returned; a message claimed before it may be delivered a reply later.
-                life.expires = life.put + ttl + 0.1 + 20 * scene.run.weather.scale
+                # The end was fixed before the put returned. A message that is claimed before it may be delivered a
+                # round trip later.
+                life.expires = life.put + ttl + 0.1 + 20 * scene.run.disturbances.scale
                 await asyncio.sleep(scene.random.random() * 0.2)
 
         async def consume(session: zq.QueueSession) -> None:
@@ -185,7 +186,7 @@ def messages_expire_while_others_are_taken(seed: int | str) -> History:
 
 
 async def _cancel(scene: _Scene, session: zq.QueueSession, chosen: str) -> bool:
-    """Cancel a message, at once or by a commit a little later; return whether it was cancelled."""
+    """Cancel a message, directly or in a transaction that commits a little later; return whether it was cancelled."""
     queue = session.queue("k")
     if scene.random.random() < 0.5:
         return bool(await queue.cancel(id=chosen))

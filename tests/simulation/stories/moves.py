@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @story
 def two_moves_run_while_messages_are_taken(seed: int | str) -> History:
-    """Two moves of one queue run during puts and takes: each message ends once, in either queue."""
+    """Two moves of one queue run during puts and takes. Each message ends once, in either queue."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="producer") as producer:
             for name in ("a", "b"):
                 policy = zq.AtLeastOnce(backoff=zq.Fixed(0))
@@ -29,12 +29,12 @@ def two_moves_run_while_messages_are_taken(seed: int | str) -> History:
 
             async def move(name: str) -> None:
                 async with run.cluster.connect(name=name) as session:
-                    await asyncio.sleep(run.random.random() * 8 * run.weather.scale)
+                    await asyncio.sleep(run.random.random() * 8 * run.disturbances.scale)
                     reference = await session.admin.moves.start("a", "b")
                     while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
-                        await asyncio.sleep(run.weather.scale)
+                        await asyncio.sleep(run.disturbances.scale)
 
-            patience = 20 * run.weather.scale
+            patience = 20 * run.disturbances.scale
             takers = [take_and_commit(run, f"t{queue}", 20, patience, queue=queue) for queue in ("a", "b")]
             await asyncio.gather(put(run, producer.queue("a"), 10), move("m1"), move("m2"), *takers)
             await end(run)

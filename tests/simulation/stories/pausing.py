@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Pauses:
-    """The pauses of a queue: each from the reply to the pause until the request to resume."""
+    """The pauses of a queue, each from the reply to the pause until the request to resume."""
 
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     late: float = 0.0
@@ -32,23 +32,23 @@ def a_queue_is_paused_while_messages_are_taken(seed: int | str) -> History:
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         pauses = run.history.part(Pauses)
-        pauses.late = 10 * run.weather.scale
+        pauses.late = 10 * run.disturbances.scale
         async with run.cluster.connect(name="operator") as operator:
             await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             queue = operator.queue("a")
 
             async def pause() -> None:
                 for _ in range(4):
-                    await asyncio.sleep(run.random.random() * 30 * run.weather.scale)
+                    await asyncio.sleep(run.random.random() * 30 * run.disturbances.scale)
                     await queue.configure(zq.QueueConfig(paused=True))
-                    told = run.loop.time()
-                    await asyncio.sleep(run.random.random() * 60 * run.weather.scale)
-                    pauses.spans.append((told, run.loop.time()))
+                    paused = run.loop.time()
+                    await asyncio.sleep(run.random.random() * 60 * run.disturbances.scale)
+                    pauses.spans.append((paused, run.loop.time()))
                     await queue.configure(zq.QueueConfig(paused=False))
 
-            takers = [take_and_commit(run, name, 4, patience=60 * run.weather.scale) for name in ("t1", "t2")]
+            takers = [take_and_commit(run, name, 4, patience=60 * run.disturbances.scale) for name in ("t1", "t2")]
             await asyncio.gather(put(run, queue, 16, 15), pause(), *takers)
             await end(run)
         return run.history
@@ -62,9 +62,9 @@ def a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand(seed: int
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         pauses = run.history.part(Pauses)
-        pauses.late = 2 * TICK + 10 * run.weather.scale
+        pauses.late = 2 * TICK + 10 * run.disturbances.scale
         async with run.cluster.connect(name="operator") as operator:
             policy = zq.AtLeastOnce(backoff=zq.Fixed(0))
             await run.configure(operator, "a", zq.QueueConfig(policy=policy, bundle=16))
@@ -73,12 +73,12 @@ def a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand(seed: int
             async def pause() -> None:
                 await asyncio.sleep(run.random.random() * 5 * TICK)
                 await operator.queue("a").configure(zq.QueueConfig(paused=True))
-                told = run.loop.time()
+                paused = run.loop.time()
                 await asyncio.sleep(20 * TICK)
-                pauses.spans.append((told, run.loop.time()))
+                pauses.spans.append((paused, run.loop.time()))
                 await operator.queue("a").configure(zq.QueueConfig(paused=False))
 
-            slowness = int(TICK / 2 / run.weather.scale) + 1
+            slowness = int(TICK / 2 / run.disturbances.scale) + 1
             await asyncio.gather(pause(), take_and_commit(run, "taker", slowness, patience=40 * TICK, times=40))
             await end(run)
         return run.history

@@ -17,12 +17,12 @@ from tests.simulation.workload import LIMIT, Run
 
 @story
 def clean_up_runs_while_messages_fail(seed: int | str) -> History:
-    """Messages that fail at each delivery, and a leftover record, while a janitor cleans constantly."""
+    """Messages fail at each delivery, and a record is left over, while a janitor cleans continuously."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
-        random, scale = run.random, run.weather.scale
+        run.disturbances.calm = True
+        random, scale = run.random, run.disturbances.scale
         async with run.cluster.connect(name="worker") as worker, run.cluster.connect(name="janitor") as janitor:
             await run.configure(worker, "a", zq.QueueConfig(policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))))
             queue = worker.queue("a")

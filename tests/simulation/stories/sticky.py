@@ -1,4 +1,4 @@
-"""A node that does not take its messages, and others that reassign them to all nodes."""
+"""A node that does not take its messages, and other nodes that reassign them to all nodes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STICKY = zq.QueueConfig(
 
 @story
 def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
-    """One node puts and takes, and two others reap and take meanwhile: each message is reassigned once."""
+    """One node puts and takes, while two others reassign and take. Each message is reassigned at most once."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         run.history.part(Reaped).alone = True
         async with run.cluster.connect(name="producer") as producer:
             await run.configure(producer, "a", STICKY)
@@ -32,7 +32,7 @@ def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
                 async with run.cluster.connect(name=name, node=name) as session:
                     for _ in range(12):
                         await session.queue("a").admin.reap()
-                        await asyncio.sleep(run.random.random() * 4 * run.weather.scale)
+                        await asyncio.sleep(run.random.random() * 4 * run.disturbances.scale)
 
             takers = [take_and_commit(run, name, 8, patience=0.05) for name in ("t1", "t2")]
             await asyncio.gather(
@@ -46,14 +46,14 @@ def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
 
 
 async def _take_own(run: Run, session: zq.QueueSession) -> None:
-    """Take messages of the node's own, slowly."""
+    """Take the node's own messages, slowly."""
     for _ in range(6):
         unit = run.unit("producer")
-        async with run.told(unit), session.transaction() as tx:
+        async with run.outcome_of(unit), session.transaction() as tx:
             message = await tx.take(session.queue("a"), timeout=0.05)
             if message is not None:
                 run.show(unit, "producer", session, message)
-                await asyncio.sleep(run.random.random() * 20 * run.weather.scale)
+                await asyncio.sleep(run.random.random() * 20 * run.disturbances.scale)
             run.release_unseen(unit)
             await tx.commit()
             run.decide(unit, Status.COMMITTED)

@@ -25,11 +25,11 @@ MESSAGES = 6
 
 @story
 def a_driver_is_replaced_while_it_gives_its_prepared_batch_back(seed: int | str) -> History:
-    """A driver returns the batch that it has prepared, and its successor requests that batch at the same time."""
+    """A driver returns the batch that it has prepared while its successor requests that batch."""
 
     async def main() -> History:
         run = Run(seed, size=1)
-        run.weather.calm = True
+        run.disturbances.calm = True
         async with run.cluster.connect(name="old") as old, run.cluster.connect(name="new") as new:
             await run.configure(old, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=1))
             await put_together(run, "old", old.queue("a"), MESSAGES)
@@ -49,18 +49,18 @@ def a_driver_is_replaced_while_it_gives_its_prepared_batch_back(seed: int | str)
 
 
 async def _given_back(run: Run, ledger: Ledger) -> None:
-    await asyncio.sleep(run.random.random() * 10 * run.weather.scale)
-    with suppress(zq.ClaimLostError, RefusedError):  # the second one: without a fence
+    await asyncio.sleep(run.random.random() * 10 * run.disturbances.scale)
+    with suppress(zq.ClaimLostError, RefusedError):  # in the second case without a fence
         await ledger.release_unsealed()
 
 
 async def _requested(run: Run, session: zq.QueueSession, after: int) -> bool:
-    """Request the batch after this one, and read it some time later; return whether it is gone."""
-    await asyncio.sleep(run.random.random() * 10 * run.weather.scale)
+    """Request the batch after this one, and read it some time later; return whether it has disappeared."""
+    await asyncio.sleep(run.random.random() * 10 * run.disturbances.scale)
     ledger = Ledger(core_of(session).handle("a"), GROUP)
     try:
         number = await ledger.next_batch(after, MESSAGES // 2)
-        await asyncio.sleep(20 * run.weather.scale)
+        await asyncio.sleep(20 * run.disturbances.scale)
         handed = await ledger.hand_out(number, "stream")
     except (zq.ClaimLostError, RefusedError):
         return True

@@ -1,4 +1,4 @@
-"""Names and bytes of Curator and kazoo, as their clients write and read them."""
+"""The names and bytes of Curator and kazoo, as their clients write and read them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
         ([], "0001000102"),
     ],
 )
-def test_the_frame_is_curators(messages: list[bytes], stored: str) -> None:
+def test_the_frame_has_curators_format(messages: list[bytes], stored: str) -> None:
     assert frame(messages).hex() == stored
     assert unframe(bytes.fromhex(stored)) == messages
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.binary(max_size=9))
-def test_a_frame_is_read_back_whatever_follows_it(messages: list[bytes], behind: bytes) -> None:
-    assert unframe(frame(messages) + behind) == messages
+def test_a_frame_is_read_back_whatever_follows_it(messages: list[bytes], suffix: bytes) -> None:
+    assert unframe(frame(messages) + suffix) == messages
 
 
 @given(st.binary(max_size=60), st.booleans())
@@ -53,10 +53,12 @@ def test_priorities_are_written_as_curator_does(priority: int, digits: str) -> N
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
-def test_priorities_sort_as_their_numbers(one: int, other: int) -> None:
+def test_priorities_sort_as_their_numbers(first_priority: int, other_priority: int) -> None:
     dialect = curator("/q", kind="priority")
-    first, second = (dialect.name(PutNames(priority=priority)) + "0000000001" for priority in (one, other))
-    assert (dialect.order(first) < dialect.order(second)) == (one < other)
+    first, second = (
+        dialect.name(PutNames(priority=priority)) + "0000000001" for priority in (first_priority, other_priority)
+    )
+    assert (dialect.order(first) < dialect.order(second)) == (first_priority < other_priority)
 
 
 def test_delays_are_the_number_between_the_last_two_bars() -> None:
@@ -134,7 +136,7 @@ def test_the_priority_is_read_from_a_curator_name(priority: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "name", "told"),
+    ("dialect", "name", "expected"),
     [
         (kazoo("/q"), "entry-007-0000000001", PutNames(priority=7)),
         (kazoo("/q"), "entry-x-0000000001", PutNames()),
@@ -147,5 +149,5 @@ def test_the_priority_is_read_from_a_curator_name(priority: int) -> None:
         (curator("/q", kind="simple"), "qn-0000000001", PutNames()),
     ],
 )
-def test_put_options_are_read_from_item_names(dialect: Dialect, name: str, told: PutNames) -> None:
-    assert dialect.options_in(name) == told
+def test_put_options_are_read_from_item_names(dialect: Dialect, name: str, expected: PutNames) -> None:
+    assert dialect.options_in(name) == expected

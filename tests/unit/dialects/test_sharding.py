@@ -12,15 +12,15 @@ from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
 
 @given(st.text(min_size=1, max_size=20), st.integers(0, 12))
 def test_sharders_that_see_the_same_shards_add_the_same_new_one(path: str, count: int) -> None:
-    there: list[str] = []
+    shards: list[str] = []
     for _ in range(count):
-        there.append(another_shard(path, there))
-    assert len(set(there)) == count
-    assert there == [another_shard(path, there[:number]) for number in range(count)]
-    for name in there:
+        shards.append(another_shard(path, shards))
+    assert len(set(shards)) == count
+    assert shards == [another_shard(path, shards[:number]) for number in range(count)]
+    for name in shards:
         assert is_shard(name)
         assert str(UUID(name.removeprefix("queue-"))) == name.removeprefix("queue-")
-    assert not count or there[0] == first_shard(path)
+    assert not count or shards[0] == first_shard(path)
 
 
 def test_a_removed_shard_is_added_again_whatever_shards_a_leader_added() -> None:

@@ -1,4 +1,4 @@
-"""The figures on the pages equal those of the run that they name."""
+"""The figures on the pages are those of the recorded run that the pages name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPARISON, PERFORMANCE, WHEN_NOT, BUNDLES = (
 
 
 def rate(case: str) -> str:
-    """Messages per second, three digits of it."""
+    """Return the messages per second, with three significant digits."""
     cases = RUN["cases"]
     found = case if case in cases else next(name for name in cases if name.startswith(case))
     return rounded(cases[found]["messages_per_second"])
@@ -29,11 +29,11 @@ def rounded(value: float) -> str:
 
 
 def figure(case: str, name: str) -> float:
-    return median(float(one["figures"][name]) for one in RUN["cases"][case]["samples"].values())
+    return median(float(sample["figures"][name]) for sample in RUN["cases"][case]["samples"].values())
 
 
 def ratio(case: str, peer: str) -> str:
-    reached = next(one["reached"] for one in RUN["bars"] if one["bar"].startswith(case) and peer in one["bar"])
+    reached = next(bar["reached"] for bar in RUN["bars"] if bar["bar"].startswith(case) and peer in bar["bar"])
     return f"{reached:.3g}"
 
 
@@ -42,7 +42,7 @@ def requests(case: str) -> float:
 
 
 def deep(run: str, figure: str) -> str:
-    """A rate of a deep queue, three digits of it."""
+    """Return a rate of the deep queue, with three significant digits."""
     return rounded(_of_deep(run, f"{figure}, messages/s"))
 
 
@@ -56,7 +56,7 @@ def first(run: str) -> str:
 
 
 def _of_deep(run: str, figure: str) -> float:
-    figures = next(one["figures"] for one in DEEP["runs"] if one["command"].endswith(run))
+    figures = next(deep_run["figures"] for deep_run in DEEP["runs"] if deep_run["command"].endswith(run))
     return float(figures[figure])
 
 

@@ -23,4 +23,4 @@ def _pages(entry: Any) -> list[str]:
     if isinstance(entry, str):
         return [entry]
     inner = entry.values() if isinstance(entry, dict) else entry
-    return [page for one in inner for page in _pages(one)]
+    return [page for nested in inner for page in _pages(nested)]

@@ -24,9 +24,9 @@ PAGES = {page: page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")
 SHOWN = [name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)]
 NAMES = [path for path, member in documented().items() if "." not in member.name]
 CODE = [ast.parse(file.read_text()) for file in sorted((ROOT / "aiozkqueue").rglob("*.py"))]
-# Not of the package's tree of errors: they concern tests.
+# These are not in the package's tree of errors, because they concern tests.
 OF_TESTS = {"ServerUnavailableError", "PortTakenError", "StuckError"}
-# They end whatever happens, and raise nothing of their own.
+# These always end, and raise no errors.
 WITHOUT_ERRORS = {
     "aiozkqueue.Consumer.aclose",
     "aiozkqueue.http.client.FixedHosts.urls",
@@ -47,7 +47,7 @@ def _wrong(path: str, member: Documented) -> Iterator[str]:
         yield "has no docstring: what it does for the caller, units, Raises:"
     for raised in raised_by(member):
         known = inspect.isclass(getattr(builtins, raised.error, None)) or raised.error in OF_TESTS
-        known = known or f"{member.module}.{raised.error}" in documented()  # as the HTTP client's
+        known = known or f"{member.module}.{raised.error}" in documented()  # as in the HTTP client
         if not known and raised.error not in errors_table.names():
             yield f"says it raises {raised.error}, which there is not"
     if inspect.iscoroutinefunction(member.value) and path not in WITHOUT_ERRORS and not raised_by(member):
@@ -57,13 +57,13 @@ def _wrong(path: str, member: Documented) -> Iterator[str]:
 def test_every_public_name_is_in_the_reference_once() -> None:
     shown, public = Counter(SHOWN), Counter(NAMES)
     assert public - shown == Counter(), "add these to a page of docs/reference, or to docs/errors.md: `::: name`"
-    assert shown - public == Counter(), "these are not public, or shown twice"
+    assert shown - public == Counter(), "these are not public, or listed twice"
 
 
 def test_every_error_is_documented_by_a_member_that_raises_it() -> None:
     tree = {getattr(errors, name) for name in errors_table.names()}
-    told = {getattr(errors, name) for name, paths in errors_table.raisers().items() if paths}
-    unheard = [error for error in tree if not any(issubclass(one, error) for one in told)]
+    documented_errors = {getattr(errors, name) for name, paths in errors_table.raisers().items() if paths}
+    unheard = [error for error in tree if not any(issubclass(listed, error) for listed in documented_errors)]
     assert unheard == []
 
 
@@ -82,7 +82,7 @@ def test_every_error_is_raised_somewhere() -> None:
         if isinstance(node, ast.Call)
         for name in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
     }
-    # The root is raised as one of its kinds.
+    # The root class is only raised as one of its subclasses.
     assert set(errors_table.names()) - made - {"QueueError"} == set()
 
 

@@ -1,4 +1,4 @@
-"""The reference lists every option in a table: of functions, of records, of commands and of Spark."""
+"""The reference has tables with every option of functions, records, commands and Spark."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 ROOT = Path(__file__).parents[3]
-#: From this number of keyword-only options, a function lists its parameters.
+#: A function with at least this many keyword-only options lists its parameters.
 MANY = 3
-#: Classes that users do not create: a queue makes them.
+#: Classes that users do not create themselves.
 MADE = {"aiozkqueue.Consumer", "aiozkqueue.Listener"}
 
 
 @cache
 def package() -> griffe.Module:
-    """The package as mkdocstrings reads it."""
+    """The package, as mkdocstrings reads it."""
     loaded = griffe.load("aiozkqueue", search_paths=[ROOT], extensions=griffe.load_extensions(Docstrings()))
     assert isinstance(loaded, griffe.Module)
     return loaded
 
 
 def listed(path: str) -> dict[str, Any]:
-    """Return the rows of an object's tables: the type by name."""
+    """Return the rows of an object's tables, as types by names."""
     found = package()[documented()[path].home.removeprefix("aiozkqueue.")]
     parser = griffe.Parser.google
     options = {"warn_missing_types": False, "warn_unknown_params": False}
@@ -67,7 +67,7 @@ def records() -> Iterator[tuple[str, set[str]]]:
     for path, member in documented().items():
         record: Any = member.value
         if inspect.isclass(record) and "__dataclass_fields__" in vars(record):
-            names = {one.name for one in fields(cast("Any", record))}
+            names = {field.name for field in fields(cast("Any", record))}
         elif is_typeddict(record):
             names = set(record.__annotations__)
         else:
@@ -78,14 +78,19 @@ def records() -> Iterator[tuple[str, set[str]]]:
 def test_each_function_with_many_options_lists_its_parameters() -> None:
     wrong: list[str] = []
     for path, function in functions():
-        given = [one for one in inspect.signature(function).parameters.values() if one.name not in {"self", "cls"}]
-        named = {one.name for one in given if one.kind is not one.VAR_KEYWORD}
+        given = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.name not in {"self", "cls"}
+        ]
+        named = {parameter.name for parameter in given if parameter.kind is not parameter.VAR_KEYWORD}
         rows = set(listed(path))
-        if sum(one.kind is one.KEYWORD_ONLY for one in given) >= MANY and not rows:
+        if sum(parameter.kind is parameter.KEYWORD_ONLY for parameter in given) >= MANY and not rows:
             wrong.append(f"{path} has no section Args")
         wrong += [f"{path} does not list {name}" for name in sorted(named - rows) if rows]
         wrong += [
-            f"{path} lists {name}, which is not a parameter" for name in sorted(rows - {one.name for one in given})
+            f"{path} lists {name}, which is not a parameter"
+            for name in sorted(rows - {parameter.name for parameter in given})
         ]
     assert wrong == []
 
@@ -127,12 +132,12 @@ def test_each_option_of_each_command_is_in_a_table() -> None:
     sections = dict(re.findall(r"^### aiozkqueue ([^\n]+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     shared = text[text.index("## Connection options") :]
     missing = [
-        f"{one.name} {name}"
-        for one in commands()
-        for parameter in parameters(imported(one.command))
+        f"{command.name} {name}"
+        for command in commands()
+        for parameter in parameters(imported(command.command))
         if parameter.param_type_name == "option"
         for name in parameter.opts
-        if f"`{name}`" not in sections[one.name] + shared
+        if f"`{name}`" not in sections[command.name] + shared
     ]
     assert missing == []
 
@@ -148,4 +153,4 @@ def test_each_option_of_spark_is_in_the_table_of_its_page() -> None:
     with pytest.raises(zq.InvalidOptionError) as refused:
         parse_options({"unknown": ""})
     known = set(str(refused.value).partition("the options are ")[2].split(", "))
-    assert known - shown == {"path"}, "the argument of `load` and `save`, which the row of `queue` describes"
+    assert known - shown == {"path"}, "the row of `queue` describes the argument of `load` and `save`"

@@ -1,4 +1,4 @@
-"""Bytes that another program or damage may have left in ZooKeeper, and values that can be stored."""
+"""Bytes that another program may store in ZooKeeper or that are damaged, and values that can be stored."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
     max_leaves=8,
 )
 
-#: Fields of another version: no name of ours begins so.
+#: Fields of another version, with a prefix that none of our names has.
 unknown_fields = st.dictionaries(texts.map("x-".__add__), json_values, max_size=3)
 
 
 def json_objects(*names: str) -> st.SearchStrategy[bytes]:
-    """JSON objects with these fields, of any type."""
+    """Generate JSON objects with these fields, which may have any type."""
     return st.dictionaries(st.sampled_from(names) | texts, json_values, max_size=len(names) + 2).map(
         lambda value: json.dumps(value).encode()
     )
 
 
-#: What a JSON parser must survive: each is refused, none may hang or exhaust anything.
+#: Texts that a JSON parser must refuse, without hanging or exhausting memory.
 HOSTILE_JSON = [
     b"",
     b" ",

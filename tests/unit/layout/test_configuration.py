@@ -138,7 +138,7 @@ def test_a_newer_setting_inside_a_policy_is_kept_by_a_policy_of_the_same_kind() 
 
 
 @pytest.mark.parametrize("data", [text for text in HOSTILE_JSON if text])
-def test_a_configuration_that_is_no_json_object_is_refused(data: bytes) -> None:
+def test_a_configuration_that_is_not_a_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedError):
         StoredConfig.decode(data.replace(b"attempts", b"policy"))
 
@@ -183,13 +183,13 @@ def test_hostile_bytes_are_either_read_or_refused(data: bytes) -> None:
     assert StoredConfig.decode(config.encode()) == config
 
 
-def test_a_value_that_is_no_policy_is_refused() -> None:
+def test_a_value_that_is_not_a_policy_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="policy is Fixed"):
         QueueConfig(policy=Fixed(1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "many", 2**31])
-def test_a_max_size_that_is_no_count_is_refused(size: int) -> None:
+def test_a_max_size_that_is_not_a_count_is_refused(size: int) -> None:
     with pytest.raises(InvalidOptionError, match="max_size="):
         QueueConfig(max_size=size)
 
@@ -248,8 +248,8 @@ def test_a_configuration_remembers_that_an_earlier_policy_counted_attempts() -> 
 @pytest.mark.parametrize(
     ("settings", "number"),
     [
-        ({"shards": 1024, "priorities": {one: {} for one in range(1, 4)}}, 4096),
-        ({"shards": 1, "priorities": {one: {} for one in range(1, 128)}}, 128),
+        ({"shards": 1024, "priorities": {priority: {} for priority in range(1, 4)}}, 4096),
+        ({"shards": 1, "priorities": {priority: {} for priority in range(1, 128)}}, 128),
         ({"shards": 16, "width": 1024, "priorities": {1: {}}}, 2048),
         ({"shards": 2, "generations": {0: (3, 6), 1: (0, 1), 9: (0, 5)}, "priorities": {5: {1: (7, 8)}}}, 9),
     ],
@@ -262,7 +262,7 @@ def test_the_lane_count_equals_the_number_of_listed_lanes(settings: dict[str, ob
 
 def test_the_widest_queue_can_keep_some_older_generations() -> None:
     widest: dict[str, object] = {"shards": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}
-    spare = {str(one): [0, 1] for one in range(1024)}
+    spare = {str(lane): [0, 1] for lane in range(1024)}
     assert StoredConfig.decode(json.dumps({**widest, "generations": spare}).encode()).lane_count == 5120
     with pytest.raises(MalformedError, match="make 5121 lanes, more than 4096, and 1024 more for older generations"):
         StoredConfig.decode(json.dumps({**widest, "generations": {**spare, "0": [0, 2]}}).encode())
@@ -280,16 +280,16 @@ def test_the_oldest_empty_generations_are_left_out() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"shards": 1024, "priorities": {str(one): {} for one in range(1, 5)}},
-        {"shards": 1, "width": 1024, "priorities": {str(one): {} for one in range(-128, 128)}},
-        {"shards": 1024, "generations": {str(one): [0, 15] for one in range(1024)}},
+        {"shards": 1024, "priorities": {str(priority): {} for priority in range(1, 5)}},
+        {"shards": 1, "width": 1024, "priorities": {str(priority): {} for priority in range(-128, 128)}},
+        {"shards": 1024, "generations": {str(lane): [0, 15] for lane in range(1024)}},
     ],
 )
 def test_more_lanes_than_a_consumer_should_visit_are_refused_in_a_configuration(settings: dict[str, object]) -> None:
     with pytest.raises(MalformedError, match="lanes, more than 4096"):
         StoredConfig.decode(json.dumps(settings).encode())
     with pytest.raises(InvalidOptionError, match="use fewer shards or fewer priorities"):
-        StoredConfig(shards=1024, priorities={one: {} for one in range(1, 5)})
+        StoredConfig(shards=1024, priorities={priority: {} for priority in range(1, 5)})
 
 
 def test_the_settings_of_a_configuration_show_nothing_that_clients_record_beside_them() -> None:

@@ -115,7 +115,7 @@ def test_a_header_over_64_kib_is_refused_unread() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE_JSON)
-def test_a_header_that_is_no_json_object_is_refused(text: bytes) -> None:
+def test_a_header_that_is_not_a_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(MalformedError):
         decode(envelope(text, b"payload"))
 

@@ -141,12 +141,12 @@ def test_a_value_outside_the_enum_fails_the_filter() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.data())
 def test_all_and_any_n_of_several_filters(passing: list[bool], data: st.DataObject) -> None:
-    one = Filter("yes", "eq", 1)
-    filters = [one if passes else Filter("no", "eq", 1) for passes in passing]
+    yes = Filter("yes", "eq", 1)
+    filters = [yes if passes else Filter("no", "eq", 1) for passes in passing]
     n = data.draw(st.integers(1, len(passing)))
     assert All(*filters).accepts({"yes": 1}) is all(passing)
     assert AnyOf(n, *filters).accepts({"yes": 1}) is (sum(passing) >= n)
-    assert All(AnyOf(n, *filters), one).accepts({"yes": 1}) is (sum(passing) >= n)
+    assert All(AnyOf(n, *filters), yes).accepts({"yes": 1}) is (sum(passing) >= n)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""History records: what is written is read back, names sort by time, and no bytes cause an error."""
+"""History records are read back as written, their names sort by time, and any bytes are read or refused."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_a_history_record_with_a_payload_is_read_back(
 
 
 @given(moments, moments)
-def test_records_sort_by_the_time_of_the_end(one: int, other: int) -> None:
-    record = HistoryRecord(id="A", ended=one, outcome=End.FINISHED, put=0)
-    assert (record.place < replace(record, ended=other).place) == (one < other) or max(one, other) >= 10**13
+def test_records_sort_by_the_time_of_the_end(first: int, second: int) -> None:
+    record = HistoryRecord(id="A", ended=first, outcome=End.FINISHED, put=0)
+    assert (record.place < replace(record, ended=second).place) == (first < second) or max(first, second) >= 10**13
 
 
 @given(moments)
@@ -111,7 +111,7 @@ def test_any_name_is_read_as_a_record_or_an_hour_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["2026-13-01T00", "2026-02-30T00", "2026-01-01T24", ".pins", "", "0000-01-01T00"])
-def test_a_name_of_no_hour_is_not_read_as_one(name: str) -> None:
+def test_a_name_that_is_not_an_hour_is_not_read_as_one(name: str) -> None:
     assert parse_hour(name) is None
 
 

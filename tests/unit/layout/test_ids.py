@@ -12,8 +12,8 @@ from aiozkqueue.layout import IdSource, QueuePaths, parse_lock
 def test_an_id_is_eighteen_letters_and_digits_that_begin_with_the_client() -> None:
     source = IdSource()
     made = [source.next() for _ in range(10_000)]
-    assert all(re.fullmatch(r"[0-9A-Za-z]{18}", one) for one in made)
-    assert all(one.startswith(source.client) for one in made)
+    assert all(re.fullmatch(r"[0-9A-Za-z]{18}", message_id) for message_id in made)
+    assert all(message_id.startswith(source.client) for message_id in made)
     assert len(set(made)) == len(made)
 
 

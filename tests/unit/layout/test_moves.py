@@ -1,4 +1,4 @@
-"""Move records: what is written is read back, and records of earlier versions are read."""
+"""Move records are read back as they were written, and records of earlier versions can be read."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ID = "ABCDEFGHIJKL00002a"
 
 optional_ids = st.none() | ids
 sequences = st.integers(-(2**31), 2**31 - 1)
-#: Anything between dashes: fields known and unknown, in any order, twice, empty, out of their form.
+#: Any text between dashes: known and unknown fields in any order, repeated, empty or malformed.
 fields = st.text(st.characters(exclude_characters="-/"), max_size=6) | st.builds(
     "{}{}".format, st.sampled_from("tgkbfeuixz"), ids
 )

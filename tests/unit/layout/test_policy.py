@@ -107,7 +107,7 @@ def test_an_invalid_duration_is_refused_with_the_option_name(
         (lambda: Schedule(5), r"delays=5"),  # type: ignore[arg-type]
         (lambda: ConsumeTimes(0), r"times=0: .*from 1"),
         (lambda: ConsumeTimes(-1), r"times=-1"),
-        (lambda: ConsumeTimes(True), r"times=True"),  # noqa: FBT003 - the mistake that is meant
+        (lambda: ConsumeTimes(True), r"times=True"),  # noqa: FBT003 - the mistake under test
         (lambda: ConsumeTimes(2.0), r"times=2.0"),  # type: ignore[arg-type]
         (lambda: ConsumeTimes(2**31), r"times=2147483648"),
         (lambda: ConsumeTimes(1, exhausted="keep"), r"exhausted='keep': .*'dead-letter' or 'drop'"),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The record of a shared rate, and the blocks of slots that follow from it."""
+"""The record of a shared rate, and the blocks of slots that are derived from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_empty_znode_has_no_block() -> None:
 @given(
     st.lists(
         st.tuples(st.integers(-5_000, 5_000), st.integers(1, 2_000_000)), min_size=1, max_size=30
-    )  # the steps of the leader's clock, which may go back (ms), and the lengths of blocks (µs)
+    )  # the steps of the leader's clock (ms), which may be negative, and the lengths of blocks (µs)
 )
 def test_blocks_never_overlap_whatever_the_clock_of_the_leader_does(leases: list[tuple[int, int]]) -> None:
     mtime, last, blocks = 1_700_000_000_000, RateRecord(), list[tuple[int, int]]()

@@ -1,4 +1,4 @@
-"""Samples as they are stored: read back as written, small, and refused if they are not samples."""
+"""Stored samples are small and are read back as they were written. Other data is refused."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def place(number: int) -> str:
 
 
 def fill(backlog: Backlog, names: list[str], locked: set[str], now: float) -> None:
-    """Store the listing of a lane that came in at once."""
+    """Store the listing of a lane that arrives at once."""
     dealt = backlog.deal("items")
     dealt.take(backlog.digest(names))
     backlog.fill("items", dealt, Strings(locked), now)
@@ -52,7 +52,7 @@ def test_the_oldest_of_a_listing_comes_first() -> None:
 
 def test_locked_and_excluded_items_are_left_out() -> None:
     backlog = listed(1, 2, 3, locked={"ID2"})
-    assert backlog.pop(5, lambda one: one == "ID1", 0) == [place(3)]
+    assert backlog.pop(5, lambda item_id: item_id == "ID1", 0) == [place(3)]
 
 
 def test_many_locked_items_are_passed_over_in_several_steps() -> None:
@@ -73,7 +73,7 @@ def test_an_item_is_free_again_when_its_lock_is_gone() -> None:
 
 def test_an_item_reported_twice_is_offered_once() -> None:
     backlog = listed(1, 2, locked={"ID1"})
-    backlog.add_reported("items", {name(1): "ID1"}, 0)  # its lock was taken away
+    backlog.add_reported("items", {name(1): "ID1"}, 0)  # the lock was removed
     backlog.add_reported("items", {name(3): "ID3"}, 0)
     backlog.add_reported("items", {name(3): "ID3"}, 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
@@ -102,7 +102,7 @@ def test_an_item_reported_before_a_listing_is_offered_once() -> None:
 
 
 @pytest.mark.parametrize("stranger", ["stranger", "", "item-", "lock-1"])
-def test_znodes_of_another_program_are_no_candidates(stranger: str) -> None:
+def test_znodes_of_another_program_are_not_candidates(stranger: str) -> None:
     backlog = listed(locked={"ID1"})
     fill(backlog, [stranger, name(2)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(2)]
@@ -119,7 +119,7 @@ def test_every_free_item_is_offered_once_and_in_order(numbers: list[int], locked
 
 @given(st.lists(st.text("abc", min_size=1), unique=True, min_size=1), st.text())
 def test_exactly_one_live_consumer_owns_an_item(consumers: list[str], item: str) -> None:
-    shares = [Partition.among(one, consumers) for one in consumers]
+    shares = [Partition.among(consumer, consumers) for consumer in consumers]
     assert sorted(share.distance(item) for share in shares) == list(range(len(consumers)))
     assert sum(share.steal_delay(item) == 0 for share in shares) == 1
 
@@ -157,8 +157,8 @@ def test_an_item_that_this_consumer_holds_itself_is_never_due_for_stealing() -> 
 
 
 @pytest.mark.parametrize("later", ["a", "b"])
-def test_an_item_may_be_stolen_from_the_moment_that_was_foretold(later: str) -> None:
-    """Also an item that has become this consumer's own by a new share: a timer that came too early would run again."""
+def test_an_item_may_be_stolen_from_the_announced_moment_on(later: str) -> None:
+    """This includes an item that has moved into this consumer's share. A timer that is too early would run again."""
     backlog = Backlog(Random(1))
     mine = Partition.among("a", ["a", "b"])
     backlog.reshare(mine)
@@ -178,7 +178,7 @@ def foreign() -> ForeignBacklog:
 
 
 def test_a_foreign_item_reported_during_a_listing_keeps_its_place() -> None:
-    """The server may have read the names before it came, so that it is not among them."""
+    """The server may have read the names before the item was created, so that the listing does not contain it."""
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.add_reported("items", {"queue-0000000002": "0000000002"}, 0)
@@ -196,7 +196,7 @@ def test_a_foreign_item_returned_during_a_listing_is_offered_once() -> None:
 
 
 def relisted_by(rank: int, count: int, numbers: range) -> Backlog:
-    """Return what one consumer keeps of two listings that are a long time apart."""
+    """Return the items that one consumer keeps of two listings with a long time between them."""
     backlog = Backlog(Random(rank))
     backlog.reshare(Partition(rank, count))
     for now in (0, 100):
@@ -210,9 +210,9 @@ def test_consumers_take_few_stale_items_of_others_and_rarely_the_same_ones() -> 
     for rank in range(16):
         backlog = relisted_by(rank, 16, numbers)
         own = {place(number) for number in numbers if not backlog._distance("items", name(number))}
-        others = [one for one in backlog.pop(1600, free, 100) if one not in own]
-        assert 0 < len(others) <= 1600 // 16
-        taken += others
+        stale = [item for item in backlog.pop(1600, free, 100) if item not in own]
+        assert 0 < len(stale) <= 1600 // 16
+        taken += stale
     assert len(set(taken)) > 0.9 * len(taken)
 
 
@@ -221,7 +221,7 @@ def test_consumers_without_own_items_rarely_take_the_same_ones() -> None:
     taken = list[str]()
     for rank in range(1, 16):
         backlog = relisted_by(rank, 16, of_first)
-        assert backlog.pop(1600, free, 100) == [], "none is taken without a look at which are the nearest"
+        assert backlog.pop(1600, free, 100) == [], "no item is taken without a comparison of the distances"
         taken += backlog.steal(free, now=100)
     assert taken
     assert len(set(taken)) > 0.8 * len(taken)

@@ -1,7 +1,8 @@
 """However listings, watches, claims and releases interleave, no free item is forgotten or offered needlessly.
 
-The machine plays the server, another consumer, and the dispenser that drives one backlog: listings take time, during
-which everything else goes on. The other's locks come unseen; that they have gone is heard.
+The state machine plays the server, another consumer, and the dispatcher that drives one backlog. Listings take time,
+during which everything else continues. The backlog does not see the other consumer's locks, but it is notified of their
+removal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LANES = ("items", "lanes/s1g0")
 
 class Item(Enum):
     FREE = 1
-    THEIRS = 2
+    LOCKED_BY_OTHER = 2
     OURS = 3
     GONE = 4
 
@@ -44,9 +45,9 @@ class Account(RuleBasedStateMachine):
         self.now = 0.0
         self.items: list[Item] = []
         self.lane: str | None = None  # being listed
-        self.answer: tuple[list[str], set[str]] | None = None  # as the server gave it, and in progress
-        self.seen = True  # nothing is left of the last listing, which the next one replaces
-        self.settled: set[str] = set()  # ours, since the listing was begun
+        self.answer: tuple[list[str], set[str]] | None = None  # as the server has sent it, and in progress
+        self.seen = True  # the last listing is used up, and the next one replaces it
+        self.settled: set[str] = set()  # our claims since the listing began
 
     def some(self, state: Item, chosen: int) -> int | None:
         numbers = [number for number, each in enumerate(self.items) if each is state]
@@ -70,18 +71,18 @@ class Account(RuleBasedStateMachine):
     def other_locks(self, chosen: int) -> None:
         number = self.some(Item.FREE, chosen)
         if number is not None:
-            self.items[number] = Item.THEIRS
+            self.items[number] = Item.LOCKED_BY_OTHER
 
     @rule(chosen=st.integers(0, 99))
     def other_is_made_to_let_go(self, chosen: int) -> None:
-        number = self.some(Item.THEIRS, chosen)
+        number = self.some(Item.LOCKED_BY_OTHER, chosen)
         if number is not None:
             self.items[number] = Item.FREE
             self.add_reported(number)
 
     @rule(chosen=st.integers(0, 99))
     def other_consumes(self, chosen: int) -> None:
-        number = self.some(Item.THEIRS, chosen)
+        number = self.some(Item.LOCKED_BY_OTHER, chosen)
         if number is not None:
             self.items[number] = Item.GONE
             self.backlog.forget(place_of(number))
@@ -90,7 +91,7 @@ class Account(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    # -- the dispenser
+    # -- the dispatcher
 
     @precondition(lambda self: self.lane is None and self.seen)
     @rule(lane=st.sampled_from(LANES))
@@ -104,7 +105,7 @@ class Account(RuleBasedStateMachine):
     def server_answers(self) -> None:
         places = [place_of(number) for number, each in enumerate(self.items) if each is not Item.GONE]
         names = [place.rpartition("/")[2] for place in places if place.rpartition("/")[0] == self.lane]
-        locked = {f"ID{number}" for number, each in enumerate(self.items) if each in {Item.THEIRS, Item.OURS}}
+        locked = {f"ID{number}" for number, each in enumerate(self.items) if each in {Item.LOCKED_BY_OTHER, Item.OURS}}
         self.answer = (names, locked)
 
     @precondition(lambda self: self.answer is not None)
@@ -151,12 +152,12 @@ class Account(RuleBasedStateMachine):
             self.backlog.put_back([place_of(number)])
 
     def claim(self, places: list[str]) -> None:
-        """All or none, as the server has it."""
+        """Claim all items or none, depending on the server."""
         numbers = [number_of(place) for place in places]
-        assert len(set(numbers)) == len(numbers), "twice in one batch"
+        assert len(set(numbers)) == len(numbers), "an item is twice in one batch"
         assert [place_of(number) for number in numbers] == places
-        assert not any(self.items[number] is Item.OURS for number in numbers), "ours already"
-        taken = next((number for number in numbers if self.items[number] is Item.THEIRS), None)
+        assert not any(self.items[number] is Item.OURS for number in numbers), "an item is already ours"
+        taken = next((number for number in numbers if self.items[number] is Item.LOCKED_BY_OTHER), None)
         if taken is not None:
             self.backlog.put_last([place_of(number) for number in numbers if number != taken])
             return
@@ -164,15 +165,15 @@ class Account(RuleBasedStateMachine):
             if self.items[number] is Item.FREE:
                 self.items[number] = Item.OURS
 
-    # -- what holds
+    # -- the invariants
 
     @invariant()
-    def what_lies_there_has_a_time(self) -> None:
+    def each_stored_item_has_a_time(self) -> None:
         if self.lane is None and self.backlog.steal(self.excluded, self.now - 1e6):
             raise AssertionError("stolen before its time")
 
     def teardown(self) -> None:
-        """Without another listing, all that is free is found."""
+        """All free items are found without another listing."""
         while self.lane is not None:
             if self.answer is None:
                 self.server_answers()
@@ -189,7 +190,7 @@ class Account(RuleBasedStateMachine):
                 places = self.backlog.steal(self.excluded, self.now)
             self.claim(places)
             assert self.items.count(Item.FREE) <= before
-        assert self.items.count(Item.FREE) == 0, "forgotten"
+        assert self.items.count(Item.FREE) == 0, "free items were forgotten"
 
 
 TestAccount = Account.TestCase

@@ -1,4 +1,4 @@
-"""The index of scheduled items, when a watch event arrives during a listing."""
+"""The index of scheduled items, with watch events that arrive during a listing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTY = Stat(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Folders:
-    """Hours on a server. ``meanwhile`` happens after it has answered, and before the answer is read."""
+    """Hours on a server. ``meanwhile`` runs after the server has answered, and before the answer is read."""
 
     def __init__(self, *hours: int) -> None:
         self.hours = {later_of(hour * HOUR): hour for hour in hours}
@@ -37,14 +37,14 @@ class Folders:
         return make()
 
     async def exists(self, path: str, **_: object) -> Stat | None:
-        there = path.removeprefix("/zms/q/") in self.hours
+        is_known = path.removeprefix("/zms/q/") in self.hours
         self.meanwhile(path)
-        return EMPTY if there else None
+        return EMPTY if is_known else None
 
     async def read_many(self, paths: list[str], **_: object) -> list[Node | None]:
         present = [path.removeprefix("/zms/q/") in {"later", *self.hours} for path in paths]
         self.meanwhile(paths[0])
-        return [Node(b"", EMPTY) if there else None for there in present]
+        return [Node(b"", EMPTY) if exists else None for exists in present]
 
     async def multi(self, operations: list[Operation], **_: object) -> None:
         for operation in operations:
@@ -54,7 +54,7 @@ class Folders:
 
 def later_on(folders: Folders) -> DelayedIndex:
     state: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=StoredConfig())
-    return DelayedIndex(folders, state, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
+    return DelayedIndex(folders, state, Clock())  # type: ignore[arg-type]  # the part of a client that it uses
 
 
 async def test_an_hour_reported_during_a_listing_is_kept() -> None:
@@ -101,7 +101,7 @@ async def test_hours_that_another_client_removes_meanwhile_are_skipped() -> None
 
 @pytest.mark.slow
 async def test_a_large_number_of_past_hours_is_removed_a_few_at_a_time() -> None:
-    """A consumer takes its messages in between: of 30,000 it would have to wait for a minute."""
+    """A consumer can take its messages in between. The removal of 30,000 hours takes a minute."""
     folders = Folders(*range(400_000, 430_000))
     requests: list[str] = []
     folders.meanwhile = requests.append
@@ -116,7 +116,7 @@ async def test_a_large_number_of_past_hours_is_removed_a_few_at_a_time() -> None
     assert looks < 200
 
 
-async def test_an_explicit_look_reads_every_hour() -> None:
+async def test_an_explicit_listing_reads_every_hour() -> None:
     folders = Folders(*range(400_000, 401_000))
     later = later_on(folders)
     await later.refresh(NOW, 1, watched=False, asked=True)
@@ -124,7 +124,7 @@ async def test_an_explicit_look_reads_every_hour() -> None:
     assert later.next is None
 
 
-async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_when_it_is_near() -> None:
+async def test_an_hour_that_was_listed_by_a_clock_ahead_is_listed_again_when_it_is_near() -> None:
     hour = NOW // HOUR + 5
     later = later_on(Folders(hour))
     await later.refresh(hour * HOUR, 1, watched=False, asked=False)
@@ -132,7 +132,7 @@ async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_when_it_is_
     assert later.next == hour * HOUR - LEAD
 
 
-async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_again_after_missed_events() -> None:
+async def test_an_hour_that_was_listed_by_a_clock_ahead_is_listed_again_after_missed_events() -> None:
     hour = NOW // HOUR + 5
     later = later_on(Folders(hour))
     await later.refresh(hour * HOUR, 1, watched=False, asked=False)

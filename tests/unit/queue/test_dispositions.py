@@ -1,4 +1,4 @@
-"""The end of a hold when its work is undone follows the queue's policy."""
+"""The end of a hold without a commit follows the queue's policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of groups: however a listing is interrupted, each group is known from its oldest remaining item on."""
+"""The index of groups: however a listing is interrupted, it knows each group from its oldest remaining item on."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def index() -> GroupIndex:
 
 
 def assert_known(known: GroupIndex, remaining: dict[int, int]) -> None:
-    """Check that all remaining items of each group are known, oldest first; ``remaining`` has the group of each."""
+    """Check that all remaining items of each group are known, oldest first; ``remaining`` has their groups."""
     for group in range(3):
         members = [f"items/{name_of(group, number)}" for number, of in remaining.items() if of == group]
         assert known.candidates(lock_of(group), 99) == members
 
 
-#: Groups of items that are put before the listing; then what happens between two parts: a put, or a removal.
+#: The groups of items that are put before the listing, and then the puts and removals between two parts of it.
 groups = st.integers(0, 2)
 events = st.lists(st.one_of(st.tuples(st.just("put"), groups), st.tuples(st.just("remove"), st.integers(0, 99))))
 
@@ -67,7 +67,9 @@ def test_puts_and_removals_between_two_parts_of_a_listing_leave_no_gap(
     for some in between:
         happen(some)
     offered += known.end_listing("items", set(), whole=True)
-    assert {lock_of(group) for group in remaining.values()} <= set(map(known.lock_id, offered)), "nobody tries a group"
+    assert {lock_of(group) for group in remaining.values()} <= set(map(known.lock_id, offered)), (
+        "no consumer tries a group meanwhile"
+    )
     assert_known(known, remaining)
     happen(later)
     assert_known(known, remaining)

@@ -1,4 +1,4 @@
-"""The names that collectors keep of a listing, however it is split."""
+"""The names of a listing that collectors keep, however the listing is split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 
 
 def names(sequences: list[int]) -> list[str]:
-    return [f"item-i{'even' if one % 2 == 0 else 'odd'}-{one:010d}" for one in sequences]
+    return [f"item-i{'even' if sequence % 2 == 0 else 'odd'}-{sequence:010d}" for sequence in sequences]
 
 
 def is_even(name: str) -> bool:
@@ -43,7 +43,7 @@ def test_the_first_matching_names_are_kept_in_order(listing: list[list[int]], li
     earliest = Earliest(limit, is_even)
     for piece in listing:
         earliest.take(names(piece))
-    everything = sorted(one for piece in listing for one in piece if one % 2 == 0)
+    everything = sorted(name for piece in listing for name in piece if name % 2 == 0)
     assert earliest.names() == names(everything[:limit])
 
 

@@ -1,4 +1,4 @@
-"""The name of a listener's handler in the log."""
+"""The names of handlers in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of callers are checked before anything is sent."""
+"""The arguments of callers are checked before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner of an item: items are divided among the live consumers, and each is reserved for a while."""
+"""The owner of an item: the live consumers share the items, and each item is reserved for its owner for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ITEM = SINGLE | MEMBER
 
 
 def shares(consumers: list[str]) -> list[Partition]:
-    return [Partition.among(one, consumers) for one in consumers]
+    return [Partition.among(consumer, consumers) for consumer in consumers]
 
 
 @given(CONSUMERS, st.lists(ITEM, unique=True))
@@ -41,8 +41,8 @@ def test_consumers_at_a_greater_distance_wait_longer(consumers: list[str], item:
     patience = [share.steal_delay(item) for share in in_line]
     assert patience[0] == 0
     assert patience[1:2] in ([], [FIRST_WAIT])
-    assert all(one < following for one, following in pairwise(patience))
-    assert max(patience) <= LAST_WAIT < 0.05  # seconds, however many there are
+    assert all(wait < following for wait, following in pairwise(patience))
+    assert max(patience) <= LAST_WAIT < 0.05  # seconds, whatever the number of consumers
 
 
 @given(st.integers(1, 200), st.integers(0, 10**9), st.integers(0, 10**6))
@@ -55,7 +55,7 @@ def test_consecutive_messages_are_divided_one_to_each_consumer(count: int, first
 def test_messages_that_have_left_bundles_are_divided_one_to_each_consumer(
     count: int, bundle: int, before: int, sequence: int, offset: int
 ) -> None:
-    """They were put together: their ids follow each other, over the bounds of the bundles."""
+    """The messages were put together, so their ids are consecutive, also across bundles."""
     source = IdSource()
     ids = [source.next() for _ in range(before + count)][before:]
     items = [
@@ -70,7 +70,7 @@ def test_the_own_items_of_a_listing_are_those_at_distance_zero(
     consumers: list[str],
     names: list[str],
     offset: int,
-    scattered: bool,  # noqa: FBT001 - given by name
+    scattered: bool,  # noqa: FBT001 - passed by name
 ) -> None:
     for rank in range(len(consumers)):
         share = Partition(rank, len(consumers), scattered=scattered)
@@ -79,10 +79,10 @@ def test_the_own_items_of_a_listing_are_those_at_distance_zero(
 
 def test_items_of_a_busy_consumer_are_spread_over_all_others() -> None:
     count = 16
-    left = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, count)]  # all of one consumer's
+    left = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, count)]  # all items of one consumer
     busy = next(rank for rank in range(count) if not Partition(rank, count).distance(left[0]))
     for rank in set(range(count)) - {busy}:
-        assert 30 < sum(Partition(rank, count).distance(item) == 1 for item in left) < 110, "about 67"
+        assert 30 < sum(Partition(rank, count).distance(item) == 1 for item in left) < 110, "the mean is about 67"
 
 
 def test_a_selection_is_divided_evenly_whatever_its_sequence_numbers() -> None:
@@ -95,8 +95,8 @@ def test_a_selection_is_divided_evenly_whatever_its_sequence_numbers() -> None:
 def test_the_order_of_the_registry_does_not_matter(consumers: list[str], item: str, random: Random) -> None:
     shuffled = list(consumers)
     random.shuffle(shuffled)
-    for one in consumers:
-        assert Partition.among(one, consumers).distance(item) == Partition.among(one, shuffled).distance(item)
+    for consumer in consumers:
+        assert Partition.among(consumer, consumers).distance(item) == Partition.among(consumer, shuffled).distance(item)
 
 
 def test_shares_are_of_about_the_same_size() -> None:

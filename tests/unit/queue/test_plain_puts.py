@@ -1,4 +1,4 @@
-"""Puts without options that are kept as arrays: they are what a list of the same puts is."""
+"""Puts without options, which are kept as arrays, are equivalent to a list of the same puts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_more_puts_are_appended() -> None:
     assert list(puts) == listed
 
 
-def test_values_that_are_no_bytes_objects_are_copied() -> None:
+def test_values_that_are_not_bytes_objects_are_copied() -> None:
     text = bytearray(b"1")
     assert encode_all(BytesCodec(), [text, memoryview(b"2"), b"3"], "jobs") == [b"1", b"2", b"3"]
     with pytest.raises(Exception, match=r"takes bytes, not str; .*session\.queue\('jobs', str\)"):

@@ -1,4 +1,4 @@
-"""The lanes that puts choose: each in turn, and the same ones again for puts whose lane was missing."""
+"""The lanes that puts choose: each lane in turn, and the same lanes again for puts whose lane was missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The additions of a put with options to its create."""
+"""The operations that the options of a put add to its create."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KeyNode(PutHook):
-    """A znode that may be there only once."""
+    """A znode that may exist only once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,13 +46,13 @@ class KeyNode(PutHook):
 
 
 class Elsewhere:
-    """A place of its own."""
+    """A separate path for the item."""
 
     ready = True
     needs_time = False
 
     async def prepare(self) -> None:
-        """Nothing to find out."""
+        """Read nothing."""
 
     def path(self, prefix: str) -> str:
         return f"lanes/own/{prefix}"
@@ -111,7 +111,7 @@ async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, er
     part = Puts([Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
     atomic_write = AtomicWrite("t", part)
     operations_of(part)
-    operations_of(part)  # the attempt that came before was refused because of another
+    operations_of(part)  # the previous attempt was refused because of another operation
     if error is None:
         atomic_write.succeed(None)
     else:
@@ -131,9 +131,9 @@ def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state:
 
 
 def test_plans_are_joined_in_their_order() -> None:
-    one, other = KeyNode("/a"), KeyNode("/b")
+    first, second = KeyNode("/a"), KeyNode("/b")
     place = Elsewhere()
-    joined = join([None, PutPlan((one,), place), None, PutPlan((other,))])
+    joined = join([None, PutPlan((first,), place), None, PutPlan((second,))])
     assert joined is not None
-    assert (joined.attached_ops, joined.place, joined.weight) == ((one, other), place, one.weight + other.weight)
+    assert (joined.attached_ops, joined.place, joined.weight) == ((first, second), place, first.weight + second.weight)
     assert join([None, None]) is None

@@ -1,4 +1,4 @@
-"""A commit slot and a server with an impossible reply to a write."""
+"""Commit slots, with servers whose replies to a write are impossible or old."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Odd:
-    """A client of a server that names a path where it should tell how a znode stands."""
+    """A client whose server returns a path instead of the stat of a znode."""
 
     last_zxid = 2 << 32
 
@@ -34,17 +34,17 @@ class Odd:
 
 
 class NoClock:
-    """Takes samples."""
+    """A clock that ignores samples."""
 
     def local(self) -> float:
         return 0.0
 
     def observe(self, *_: object) -> None:
-        """See `ServerClock`."""
+        """Ignore a sample of `ServerClock`."""
 
 
 class Written:
-    """A client of a server that has the slot, as the leader of some epoch has written it, now or earlier."""
+    """A client whose server has the slot, which a leader of some epoch has written now or earlier."""
 
     last_zxid = 2 << 32
     generation = 1
@@ -65,7 +65,7 @@ class Written:
 
 
 class Paths:
-    """Of one client."""
+    """The paths of one client."""
 
     def slot(self, number: int) -> str:
         return f"/slot-{number}"
@@ -73,7 +73,7 @@ class Paths:
 
 async def test_an_unexpected_slot_version_is_read_again_and_the_session_continues() -> None:
     zookeeper = Odd()
-    slot = Slot(zookeeper, Paths(), 0, NoClock())  # type: ignore[arg-type]  # as much of each as is used
+    slot = Slot(zookeeper, Paths(), 0, NoClock())  # type: ignore[arg-type]  # the parts that are used
     for _ in range(2):
         if not slot.ready:
             assert await slot.prepare(1)
@@ -87,7 +87,7 @@ async def test_an_unexpected_slot_version_is_read_again_and_the_session_continue
 async def test_a_slot_shows_the_time_if_this_leader_has_just_created_it(epoch: int, *, now: bool) -> None:
     zookeeper: Any = Written(epoch, now=now)
     clock = ServerClock(Clock(), zookeeper)
-    slot = Slot(zookeeper, Paths(), 0, clock)  # type: ignore[arg-type]  # as much of it as is used
+    slot = Slot(zookeeper, Paths(), 0, clock)  # type: ignore[arg-type]  # the part that is used
     assert await slot.prepare(1)
     assert slot.ready
     assert clock.sampled is (epoch == 2 and now)
@@ -95,7 +95,7 @@ async def test_a_slot_shows_the_time_if_this_leader_has_just_created_it(epoch: i
 
 async def test_a_slot_is_prepared_again_after_a_measurement_without_a_reply() -> None:
     zookeeper: Any = Written(2)
-    slot = Slot(zookeeper, Paths(), 0, ServerClock(Clock(), zookeeper))  # type: ignore[arg-type]  # as above
+    slot = Slot(zookeeper, Paths(), 0, ServerClock(Clock(), zookeeper))  # type: ignore[arg-type]  # the part that is used
     assert await slot.prepare(1)
     await slot.sample_clock(1)
     assert not slot.ready

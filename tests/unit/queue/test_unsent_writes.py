@@ -1,4 +1,4 @@
-"""The order in which writes are sent, and those that are blocked until a multi about their chain has ended."""
+"""The order in which writes are sent. Some are blocked until a multi about their chain has ended."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ JOBS, MAILS = (cast("Chain", name) for name in ("jobs", "mails"))
 
 
 class Hold:
-    """A bundle that is held, as far as the ends of its messages know it."""
+    """The part of a held bundle that the ends of its messages use."""
 
     state = SimpleNamespace(snapshot=SimpleNamespace(end_hooks=()))
     generation = 1
     created = since = 0
 
 
-#: The bundles whose messages are ended.
+#: The bundles whose messages end.
 HOLDS: dict[Chain, Hold] = {}
 
 
 class Changes(FixedOperations):
-    """A part that continues chains."""
+    """The part of a write that continues chains."""
 
     def __init__(self, chains: tuple[Chain, ...], weight: int) -> None:
         super().__init__("chains", (), lambda error: NotCommittedError(str(error)))
@@ -104,7 +104,7 @@ def test_a_write_is_not_sent_before_an_earlier_one_about_the_same_chain(unsent: 
     fill(unsent, write(0, JOBS))
     assert numbers(unsent) == [0]
     fill(unsent, write(1, JOBS, MAILS), write(2, MAILS), write(3))
-    assert numbers(unsent) == [3]  # mails are free, but the blocked write is to change them first
+    assert numbers(unsent) == [3]  # MAILS is free, but the blocked write must change it first
     unsent.free({JOBS})
     assert numbers(unsent) == [1, 2]
 
@@ -125,7 +125,7 @@ def test_a_write_can_be_removed_until_it_is_in_a_batch(unsent: UnsentWrites) -> 
     fill(unsent, blocked)
     assert numbers(unsent) == []
     fill(unsent, ready)
-    assert [unsent.remove(one) for one in (sent, blocked, ready)] == [False, True, True]
+    assert [unsent.remove(atomic_write) for atomic_write in (sent, blocked, ready)] == [False, True, True]
     unsent.free({JOBS})
     assert numbers(unsent) == []
 
@@ -149,18 +149,18 @@ def test_all_writes_can_be_taken_out_in_order_even_if_their_chains_are_busy(unse
     assert numbers(unsent) == []
     fill(unsent, write(2))
     left = [unsent.pop(), unsent.pop(), unsent.pop()]
-    assert [one and one.number for one in left] == [1, 2, None]
+    assert [atomic_write and atomic_write.number for atomic_write in left] == [1, 2, None]
 
 
 def member(number: int) -> AtomicWrite:
-    """Return a write without a part, which is to be shared."""
+    """Return a write without a part, to which members are added."""
     atomic_write = AtomicWrite(f"t{number}")
     atomic_write.number = number
     return atomic_write
 
 
 def put(unsent: UnsentWrites, number: int, queue: str = "q", *, patient: bool = False) -> AtomicWrite:
-    """Add a write of one put; return it."""
+    """Add a write with one put, and return it."""
     atomic_write = member(number)
     state = cast("QueueState", queue)
     put = Put(state, f"id{number}", f"p{number}-", b"x")
@@ -169,7 +169,7 @@ def put(unsent: UnsentWrites, number: int, queue: str = "q", *, patient: bool = 
 
 
 def end(unsent: UnsentWrites, number: int, bundle: Chain = JOBS, *, result: str = "") -> AtomicWrite:
-    """Add a write that ends one message of a bundle, and may put one to a queue; return it."""
+    """Add a write that ends one message of a bundle and may put a message to a queue, and return it."""
     atomic_write = member(number)
     hold = HOLDS.setdefault(bundle, Hold())
     claim = BundledClaim(cast("BundleHold", hold), f"id{number}", b"x", number)
@@ -179,7 +179,7 @@ def end(unsent: UnsentWrites, number: int, bundle: Chain = JOBS, *, result: str 
 
 
 def members(unsent: UnsentWrites) -> list[list[int]]:
-    return [[one.number for one in atomic_write.members] for atomic_write in unsent.next_batch(MAX_REQUEST)]
+    return [[shared.number for shared in atomic_write.members] for atomic_write in unsent.next_batch(MAX_REQUEST)]
 
 
 def test_puts_to_one_queue_are_sent_as_one_write(unsent: UnsentWrites) -> None:
@@ -187,7 +187,7 @@ def test_puts_to_one_queue_are_sent_as_one_write(unsent: UnsentWrites) -> None:
         put(unsent, number)
     unsent.add(write(3))
     assert members(unsent) == [[0, 1, 2], [3]]
-    put(unsent, 4)  # the others have been sent
+    put(unsent, 4)  # the other puts have been sent
     assert members(unsent) == [[4]]
 
 
@@ -290,8 +290,10 @@ def test_one_of_several_members_can_be_removed(
     assert unsent.remove(writes[removed])
     assert not unsent.remove(writes[removed])
     left = [unsent.pop(), unsent.pop()]
-    assert left == [one for one in writes if one is not writes[removed]]
-    assert all(one is not None and one.part.weight > 0 for one in left)  # each has its own part now
+    assert left == [atomic_write for atomic_write in writes if atomic_write is not writes[removed]]
+    assert all(
+        atomic_write is not None and atomic_write.part.weight > 0 for atomic_write in left
+    )  # each write has its own part now
     assert unsent.pop() is None
 
 
@@ -302,7 +304,7 @@ def test_the_others_keep_their_turn_when_a_member_is_removed(
     _, removed, _ = (add(unsent, number) for number in range(3))
     unsent.add(write(3))
     unsent.remove(removed)
-    add(unsent, 4)  # it is not a member of the write that was separated
+    add(unsent, 4)  # it is not a member of the removed write
     assert members(unsent) == [[0], [2], [3], [4]]
 
 
@@ -320,4 +322,4 @@ def test_members_can_be_taken_out_one_by_one(unsent: UnsentWrites) -> None:
         put(unsent, number)
     unsent.add(write(3))
     left = [unsent.pop() for _ in range(5)]
-    assert [one and one.number for one in left] == [0, 1, 2, 3, None]
+    assert [atomic_write and atomic_write.number for atomic_write in left] == [0, 1, 2, 3, None]

@@ -27,7 +27,7 @@ def join(waiters: WaitQueue, limit: int) -> Waiter:
 
 
 def bring(waiters: WaitQueue, flight: int, flying: set[int], count: int) -> None:
-    """A batch ends."""
+    """Have a batch end with these claims."""
     claims = cast("list[Claim]", [object() for _ in range(count)])
     assert waiters.assign(flight, flying, claims, 1, None, None) == []
     waiters.batch_landed(flight)
@@ -62,7 +62,7 @@ async def test_a_waiter_that_has_claims_or_its_answer_is_not_extended(waiters: W
 
 
 async def move(clock: TestClock, seconds: float) -> None:
-    """Let so much time pass, and what is due happen."""
+    """Let this much time pass, and run what is due."""
     clock.advance(seconds)
     for _ in range(10):
         await asyncio.sleep(0)

@@ -43,11 +43,12 @@ async def test_several_tasks_can_wait_for_a_write_and_each_can_be_cancelled() ->
     waiting[1].cancel()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert not any(task.done() for task in waiting)  # a caller that is cancelled sees it out
+    assert not any(task.done() for task in waiting)  # a cancelled caller still waits for the outcome
     atomic_write.succeed(None)
     assert await asyncio.gather(waiting[2]) == [None]
     assert all(
-        isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*waiting[:2], return_exceptions=True)
+        isinstance(result, asyncio.CancelledError)
+        for result in await asyncio.gather(*waiting[:2], return_exceptions=True)
     )
     assert ledger.settled == 1
 

@@ -19,7 +19,7 @@ EPOCH = 1 << 32
 
 
 class Leader:
-    """The little that a server clock wants of a client."""
+    """The part of a client that a server clock uses."""
 
     last_zxid = EPOCH
     generation = 1
@@ -80,7 +80,7 @@ def test_a_new_leader_discards_the_samples_of_the_last(server: ServerClock, cloc
     server.observe(9_000_000)
     leader.last_zxid = 2 * EPOCH
     assert not server.sampled
-    server.observe(5_000_000)  # its clock is behind the last one's
+    server.observe(5_000_000)  # the clock of the new leader is behind
     assert server.sampled
     assert server.now() == pytest.approx(5_000_000, abs=1)
     clock.now += 1
@@ -94,7 +94,7 @@ def test_a_new_session_discards_the_samples_of_the_last(
     leader.generation = 2
     assert not server.sampled_within(TRUSTED)
     assert not server.bounded
-    server.observe(16_200_000, server.local())  # the virtual machine was paused, with all its clocks
+    server.observe(16_200_000, server.local())  # the virtual machine was paused with all its clocks
     assert server.now() == 16_200_000
     assert server.then(clock.now) == 16_200_001
 
@@ -127,7 +127,7 @@ def test_a_late_reply_does_not_discard_better_samples(server: ServerClock, clock
     assert server.then(clock.now) == 9_001_001
 
 
-def test_a_write_that_was_answered_after_an_outage_is_no_recent_sample(server: ServerClock) -> None:
+def test_a_write_that_was_answered_after_an_outage_is_not_a_recent_sample(server: ServerClock) -> None:
     server.observe(9_000_000, server.local() - TRUSTED * 1000 - 1)
     assert server.sampled
     assert not server.sampled_within(TRUSTED)
@@ -135,7 +135,7 @@ def test_a_write_that_was_answered_after_an_outage_is_no_recent_sample(server: S
 
 
 def test_a_sample_bounds_the_time_for_at_most_two_periods(server: ServerClock, clock: ManualClock) -> None:
-    server.observe(9_000_000)  # of a clock that is set back by 1,000 s now
+    server.observe(9_000_000)  # a sample of a clock that has just been set back by 1,000 s
     for wait in (SAMPLE_LIFETIME - 1, SAMPLE_LIFETIME, 2):
         clock.now += wait
         server.observe(8_000_000 + int((clock.now - 1000) * 1000))
@@ -151,7 +151,7 @@ def test_an_old_sample_does_not_count_as_a_measurement(server: ServerClock, cloc
     assert server.sampled
     assert not server.sampled_within(TRUSTED)
     assert not server.bounded
-    server.observe(1_000_000)  # the old sample is no bound any more
+    server.observe(1_000_000)  # the old sample is no longer a bound
     assert server.now() == 1_000_000
     leader.last_zxid = 2 * EPOCH
     assert not server.sampled_within(TRUSTED)
@@ -164,8 +164,8 @@ def test_a_sample_from_before_a_suspension_does_not_count_as_a_measurement(
     clock.slept += 7200
     assert not server.sampled_within(TRUSTED)
     assert not server.bounded
-    assert server.now() == 9_000_000  # still at or before the true value
-    server.observe(16_200_000, server.local())  # of a write that may have been sent before
+    assert server.now() == 9_000_000  # still not after the true time
+    server.observe(16_200_000, server.local())  # a sample of a write that may have been sent before
     assert not server.sampled_within(TRUSTED)
     assert not server.bounded
     server.observe(16_200_000, server.local())
@@ -222,7 +222,7 @@ def test_a_new_zookeeper_session_has_its_whole_budget_of_locks() -> None:
     first.spend(1000)
     assert budgets.of(1).left == EPHEMERAL_CAP - 1000
     assert budgets.of(2).left == EPHEMERAL_CAP
-    first.free(1000)  # a late one of the session that is over
+    first.free(1000)  # a late release of the ended session
     assert budgets.of(2).left == EPHEMERAL_CAP
 
 
@@ -231,5 +231,5 @@ def test_the_true_time_is_within_the_bounds_of_a_single_late_reply(server: Serve
     mtime = int(7_000_000 + clock.now * 1000)
     clock.now += 4
     server.observe(mtime, sent)
-    assert server.now() == mtime  # early by what the reply took
+    assert server.now() == mtime  # early by the delay of the reply
     assert server.latest() == pytest.approx(mtime + 4000, abs=2)

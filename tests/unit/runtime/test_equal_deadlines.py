@@ -1,4 +1,4 @@
-"""Deadlines that are equally far away share one timer of the event loop."""
+"""Deadlines with the same delay share one timer of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One timer for many deadlines."""
+"""One timer that serves many deadlines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
 
 
 class Waiting:
-    """Those that begin to wait, as `SharedTimer` is told of them."""
+    """The new entries, as `SharedTimer` receives them."""
 
     def __init__(self, expire: Callable[[Entry], None]) -> None:
         self._come: list[Entry] = []
@@ -42,7 +42,7 @@ class Waiting:
 
 
 class Expired:
-    """Names and moments of what has expired."""
+    """The names of expired entries, and the times."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
@@ -60,9 +60,9 @@ async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -
     waiting = Waiting(expired)
     for name, seconds in (("late", 0.2), ("early", 0.05), ("middle", 0.1)):
         waiting.add(Entry(name, seconds))
-    told = await expired.next(3)
-    assert [name for name, _ in told] == ["early", "middle", "late"]
-    assert all(at >= due - 0.001 for (_, at), due in zip(told, (0.05, 0.1, 0.2), strict=True))
+    names = await expired.next(3)
+    assert [name for name, _ in names] == ["early", "middle", "late"]
+    assert all(at >= due - 0.001 for (_, at), due in zip(names, (0.05, 0.1, 0.2), strict=True))
 
 
 async def test_a_finished_entry_does_not_expire_and_the_next_one_does() -> None:
@@ -95,7 +95,9 @@ async def test_an_entry_answered_in_time_is_not_kept_until_its_deadline() -> Non
     patient = [Entry("waits", 3600) for _ in range(10)]
     for entry in patient:
         waiting.add(entry)
-    for _ in range(200):  # the timer rings for each that expires, and is told of those that were not over then
+    for _ in range(
+        200
+    ):  # the timer fires for each entry that expires, and reads the new entries that had not ended by then
         answered = [Entry("answered", 3600) for _ in range(10)]
         for entry in answered:
             waiting.add(entry)

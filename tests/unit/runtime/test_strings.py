@@ -1,4 +1,4 @@
-"""Containers of very many strings behave like a list and a set."""
+"""Containers for very many strings behave like a list and a set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_names_are_kept_in_their_order(added: list[list[str]]) -> None:
     assert kept != [*names, "another"]
 
 
-def test_a_name_behind_the_last_is_an_error() -> None:
+def test_an_index_after_the_last_name_is_an_error() -> None:
     with pytest.raises(IndexError):
         Names(["a"])[1]
 
@@ -60,7 +60,7 @@ def test_strings_are_a_set(added: list[str], removed: list[str]) -> None:
 def test_a_search_for_garbage_does_not_visit_the_strings(kind: type[Names | Strings]) -> None:
     kept = kind(f"item-{number}" for number in range(MANY))
     referred = gc.get_referents(kept)
-    assert sum(len(gc.get_referents(one)) for one in referred if gc.is_tracked(one)) < MANY // 20
+    assert sum(len(gc.get_referents(obj)) for obj in referred if gc.is_tracked(obj)) < MANY // 20
     assert len(kept) == MANY
 
 

@@ -16,7 +16,7 @@ async def settle() -> None:
 
 
 class Works:
-    """A crew, with a gate for each job, and the tasks that its owner starts when it asks for one more."""
+    """A pool with a gate for each job, and the tasks that its owner starts when the pool requests one."""
 
     def __init__(self) -> None:
         self.task_pool = TaskPool(self.work)
@@ -67,7 +67,7 @@ async def test_a_woken_task_whose_job_another_task_took_gets_the_next_job() -> N
     await settle()
     await works.end("1")
     works.gates["2"].set()
-    works.give("3")  # one is idle and is woken; the other ends at the same moment
+    works.give("3")  # one task is idle and is woken; the other ends at the same moment
     await settle()
     works.give("4")
     await settle()

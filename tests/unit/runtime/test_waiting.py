@@ -20,7 +20,7 @@ async def spin() -> None:
 
 
 class Waiting:
-    """A task that waits for a future, by ``wait_settled`` inside whatever surrounds it."""
+    """A task that waits for a future with ``wait_settled``, inside a given context."""
 
     def __init__(self, grace: float | None = None, limit: float | None = None) -> None:
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -40,7 +40,7 @@ async def test_the_wait_returns_when_the_future_is_done_and_leaves_its_result() 
     waiting.future.set_exception(KeyError())
     await task
     assert isinstance(waiting.future.exception(), KeyError)
-    await wait_settled(waiting.future)  # done already: at once
+    await wait_settled(waiting.future)  # the future is already done
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
@@ -134,7 +134,7 @@ async def test_a_cancellation_does_not_change_the_limit() -> None:
     task.cancel()
     ended, _ = await asyncio.wait((task,), timeout=30)
     assert asyncio.get_running_loop().time() - start > 0.28
-    waiting.future.cancel()  # whoever waits for it still, waits no longer
+    waiting.future.cancel()  # end the remaining waits
     assert ended
     assert task.cancelled()
 
@@ -169,14 +169,14 @@ async def test_an_owners_tasks_are_cancelled_when_it_is_closed_from_any_task() -
 
 
 async def test_the_error_of_a_failed_task_is_kept_and_reported() -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     failed = asyncio.Event()
 
-    def tell(error: BaseException) -> None:
-        told.append(error)
+    def report(error: BaseException) -> None:
+        reported.append(error)
         failed.set()
 
-    owner = TaskOwner("owner", tell)
+    owner = TaskOwner("owner", report)
     await owner.start()
 
     async def fail() -> None:
@@ -185,14 +185,14 @@ async def test_the_error_of_a_failed_task_is_kept_and_reported() -> None:
     owner.spawn(fail, name="fail")
     await asyncio.wait_for(failed.wait(), 30)
     assert isinstance(owner.failure, KeyError)
-    assert told == [owner.failure]
+    assert reported == [owner.failure]
     await owner.close()
 
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_task_cancelled_by_others_ends_all_tasks_and_is_reported(*, whole: bool) -> None:
-    told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    owner = TaskOwner("owner", told.set_result)
+    reported: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    owner = TaskOwner("owner", reported.set_result)
     await owner.start()
     tasks: list[asyncio.Task[object] | None] = []
     ended: list[int] = []
@@ -210,7 +210,7 @@ async def test_a_task_cancelled_by_others_ends_all_tasks_and_is_reported(*, whol
     struck = owner._task if whole else tasks[0]
     assert struck is not None
     struck.cancel()
-    assert "cancelled by another task" in str(await asyncio.wait_for(told, 30))
+    assert "cancelled by another task" in str(await asyncio.wait_for(reported, 30))
     assert sorted(ended) == [0, 1]
-    assert owner.failure is told.result()
+    assert owner.failure is reported.result()
     await owner.close()

@@ -1,4 +1,4 @@
-"""Around the clock changes of odd zones, the occurrences are those that a search through every minute finds."""
+"""Around the clock changes of unusual zones, the occurrences are those that a search of every minute finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aiozkqueue.schedule.cron import Cron
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 
-#: Clock changes: by half an hour, by two hours and by a day, at midnight, within an hour, and of the standard offset.
+#: Clock changes by half an hour, by two hours and by a day, at midnight, within an hour, and of the standard offset.
 CHANGES = [
     ("Australia/Lord_Howe", "2026-04-05"),
     ("Australia/Lord_Howe", "2026-10-04"),
@@ -48,7 +48,7 @@ class Field(NamedTuple):
 
 
 def field(count: int, *, several: int = 3) -> st.SearchStrategy[Field]:
-    """A field of an expression with the values that it stands for, among ``count`` values from 0 on."""
+    """Return a field of an expression, with the values that it matches among ``count`` values from 0."""
     steps = st.integers(1, count - 1).map(lambda n: Field(f"*/{n}", frozenset(range(0, count, n))))
     lists = st.frozensets(st.integers(0, count - 1), min_size=1, max_size=several).map(
         lambda values: Field(",".join(map(str, sorted(values))), values)
@@ -58,15 +58,15 @@ def field(count: int, *, several: int = 3) -> st.SearchStrategy[Field]:
 
 @lru_cache(maxsize=1)
 def clock(zone: ZoneInfo, date: datetime) -> list[tuple[datetime, datetime]]:
-    """Return each minute around a date with what the clock of the zone shows then."""
+    """Return each minute around a date, with the local time of the zone."""
     moments = [date - 2 * DAY + n * MINUTE for n in range(4 * 24 * 60)]
     return [(moment, moment.astimezone(zone).replace(tzinfo=None, fold=0)) for moment in moments]
 
 
 def found(seconds: set[int], minute: Field, hour: Field, date: datetime, zone: ZoneInfo) -> list[datetime]:
-    """Return the occurrences on the days around ``date`` if the job occurs on the day of ``date`` and the day before.
+    """Return the occurrences around ``date`` of a job that occurs on the day of ``date`` and on the day before.
 
-    At fixed times, each time of the day counts once: at its first moment, or at the end of the gap that skips it.
+    With fixed times, each time of the day occurs once: at its first moment, or at the end of the gap that skips it.
     """
     fixed = not (minute.text.startswith("*") or hour.text.startswith("*"))
     moments: set[datetime] = set()

@@ -1,4 +1,4 @@
-"""The occurrences of a job are those of Debian's cron, also where the clock is put forward or back."""
+"""The occurrences of a job are those of Debian's cron, also at clock changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BERLIN = "Europe/Berlin"
 
 
 def ms(text: str, zone: str = "UTC") -> int:
-    """A moment; one that the clock shows twice is the first."""
+    """Return a moment in milliseconds. For a local time that occurs twice, it is the first one."""
     return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
@@ -133,7 +133,7 @@ def test_the_latest_occurrences_are_the_last_of_all(
 
 @given(EXPRESSIONS, ZONES, MOMENTS, st.lists(st.integers(0, 3000), max_size=30), st.integers(0, 120))
 @settings(max_examples=200, deadline=None)
-def test_each_timely_occurrence_is_put_once_however_often_the_scheduler_looks(
+def test_each_timely_occurrence_is_put_once_however_often_the_scheduler_checks(
     expression: str, zone: str, start: int, steps: list[int], tolerance: int
 ) -> None:
     cron = Cron(expression, zone)

@@ -1,4 +1,4 @@
-"""The assertions about queues, and their messages when they fail."""
+"""The assertions about queues, and their messages if they fail."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ async def parcels(queue_session: zq.QueueSession) -> zq.Queue[Parcel]:
 
 
 async def failure(assertion: Awaitable[object]) -> str:
-    with pytest.raises(AssertionError) as told:
+    with pytest.raises(AssertionError) as raised:
         await assertion
-    return str(told.value)
+    return str(raised.value)
 
 
 async def reject(session: zq.QueueSession, queue: zq.Queue[Parcel], reason: str) -> None:
@@ -67,9 +67,10 @@ async def test_a_failed_assertion_shows_undecodable_and_delayed_messages(
 ) -> None:
     await queue_session.queue("parcels").put(b"no JSON")
     await parcels.put(Parcel(order=1), delay=60)
-    told = await failure(assert_put(parcels, Parcel(order=3)))
+    message = await failure(assert_put(parcels, Parcel(order=3)))
     assert (
-        "it has 2 messages:\n  b'no JSON', which does not decode, waiting\n  Parcel(order=1), delayed until 20" in told
+        "it has 2 messages:\n  b'no JSON', which does not decode, waiting\n  Parcel(order=1), delayed until 20"
+        in message
     )
 
 
@@ -78,9 +79,9 @@ async def test_a_failed_assertion_shows_the_first_messages_and_truncates_long_va
 ) -> None:
     texts = queue_session.queue("texts", str)
     await texts.put_many(["x" * 10_000] * 12)
-    told = await failure(assert_put(texts, "y"))
-    assert "it has 12 messages, of which the first 10 are:" in told
-    assert len(told) < 3_000
+    message = await failure(assert_put(texts, "y"))
+    assert "it has 12 messages, of which the first 10 are:" in message
+    assert len(message) < 3_000
 
 
 async def test_assert_empty_also_counts_claimed_messages(
@@ -123,6 +124,6 @@ async def test_assertions_with_a_timeout_wait_until_they_hold(
             group.create_task(assert_dead_lettered(parcels, Parcel(order=1), timeout=30)),
         ]
         await asyncio.sleep(0.05)
-        assert not [one for one in waiting if one.done()]
+        assert not [task for task in waiting if task.done()]
         await sent.put(Parcel(order=2))
         await reject(queue_session, parcels, "no such address")

@@ -1,4 +1,4 @@
-"""The check for Docker is quick, and never waits for it."""
+"""The check for Docker is quick, and never hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PONG = b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 
 @contextmanager
 def engine(path: Path, answer: bytes | None) -> Iterator[str]:
-    """Something that listens where an engine would, and says this, or nothing."""
+    """A socket that listens instead of an engine, and sends this answer or nothing."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -31,7 +31,7 @@ def engine(path: Path, answer: bytes | None) -> Iterator[str]:
             with connection:
                 connection.recv(1024)
                 if answer is None:
-                    connection.recv(1)  # until the other side gives up
+                    connection.recv(1)  # until the other side closes the connection
                 else:
                     connection.sendall(answer)
 
@@ -62,7 +62,7 @@ def test_the_wait_for_a_hanging_container_engine_ends_at_its_timeout(
         monkeypatch.setenv("DOCKER_HOST", address)
         began = time.monotonic()
         assert not engine_answers(0.3)
-        assert time.monotonic() - began < 10  # it would wait forever
+        assert time.monotonic() - began < 10  # without a timeout, the check would wait forever
 
 
 @pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "nonsense", "tcp://:x"])

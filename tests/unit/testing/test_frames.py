@@ -1,4 +1,4 @@
-"""The frames are the same however the network splits the bytes."""
+"""The frames are the same, however the network splits the bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_frames_split_anywhere_are_reassembled_in_order_with_every_byte(frames: 
 
 
 @given(st.binary())
-def test_bytes_that_are_no_frame_pass_at_once_and_unchanged(rest: bytes) -> None:
+def test_bytes_that_are_not_a_frame_pass_at_once_and_unchanged(rest: bytes) -> None:
     splitter = FrameSplitter()
     assert splitter.feed(b"srvr" + rest) == [(b"srvr" + rest, b"")]
     assert b"".join(whole for whole, _ in splitter.feed(b"more")) == b"more"

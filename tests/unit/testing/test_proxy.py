@@ -1,4 +1,4 @@
-"""Each fault of the proxy, as plain sockets see it."""
+"""The effect of each fault of the proxy on plain sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Echo:
-    """A server that sends back what it gets, and remembers it."""
+    """A server that sends back the bytes that it receives, and stores them."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -140,7 +140,7 @@ async def test_a_delay_keeps_order_and_pipelines(echo: tuple[Echo, FaultProxy]) 
             writer.write(bytes([letter]))
             await asyncio.sleep(0.01)
         assert await reader.readexactly(5) == b"abcde"
-        # There and back once, not five times.
+        # One round trip, not five.
         assert 0.8 <= time.monotonic() - began < 3.0
 
 
@@ -200,7 +200,7 @@ async def test_a_refusing_proxy_refuses_new_connections_and_keeps_open_ones(echo
     async with connected(proxy) as streams:
         await exchange(streams, b"before")
         proxy.refuse()
-        if sys.platform == "linux":  # nobody else is given the port meanwhile
+        if sys.platform == "linux":  # the port stays reserved meanwhile
             with socket.socket() as other, pytest.raises(OSError, match="in use"):
                 other.bind(("127.0.0.1", int(hosts.rpartition(":")[2])))
         with pytest.raises(ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""Deliveries for tests of handlers follow the rules of real ones, without a server."""
+"""Recorded deliveries, for tests of handlers without a server, follow the rules of real deliveries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_recorded_delivery_has_all_that_a_put_and_a_redelivery_give_a_message(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"group": "a", "priority": 1}, "contradicts group='a'"),
         ({"priority": 200}, "priority"),
@@ -78,8 +78,8 @@ def test_a_recorded_delivery_has_all_that_a_put_and_a_redelivery_give_a_message(
         ({"delay": 3}, "delivery has no delay; it has id, attempt, key"),
     ],
 )
-def test_fields_that_no_message_can_have_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(zq.InvalidOptionError, match=re.escape(told)):
+def test_fields_that_no_message_can_have_are_refused(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=re.escape(expected)):
         testing.delivery(b"1", **fields)
 
 
@@ -130,7 +130,7 @@ async def test_an_error_in_a_block_rolls_back_and_discards_the_puts() -> None:
             made.put("other", b"never")
             raise KeyError
     assert (made.outcome, made.puts, made.retry_delay) == (zq.Outcome.ROLLED_BACK, [], None)
-    await made.rollback()  # again: nothing to do, as with a real one
+    await made.rollback()  # a second rollback does nothing, as with a real delivery
     with pytest.raises(TransactionClosedError, match="already rolled back"):
         await made.commit()
 

@@ -1,4 +1,4 @@
-"""A worker writes a dump where it is requested, and nowhere else."""
+"""A worker writes a dump only to a file that requests it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that is looked for."""
+    """The file that requests a dump."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"aiozkqueue-dump-{os.geteuid()}-{os.getpid()}"
 
@@ -42,7 +42,7 @@ def test_a_dump_does_not_follow_a_symbolic_link(asked: Path, tmp_path: Path) -> 
 
 def test_a_dump_does_not_wait_for_the_reader_of_a_fifo(asked: Path) -> None:
     os.mkfifo(asked)
-    answer("9 tasks\n")  # a signal handler that waits here freezes the worker
+    answer("9 tasks\n")  # a signal handler that waits here would freeze the worker
 
 
 def test_a_dump_does_not_write_to_a_hard_linked_file(asked: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The worker's port for probes, and clients that occupy it."""
+"""The worker's port for probes, with clients that occupy it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ async def test_idle_connections_do_not_block_probes_and_use_few_descriptors(
             idle.append(reader)
         async with asyncio.timeout(30):
             assert (await ask((host, int(port)))).startswith(b"HTTP/1.1 200 ")
-            assert await idle[0].read() == b"", "the one that has been there the longest made room"
-            while len([reader for reader in idle if not reader.at_eof()]) > 64:  # noqa: ASYNC110 - it looks on
+            assert await idle[0].read() == b"", "the oldest connection was closed to make room"
+            while len([reader for reader in idle if not reader.at_eof()]) > 64:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
     assert not caplog.records
 
@@ -47,4 +47,6 @@ async def test_the_answer_to_a_probe_is_sent_without_delay() -> None:
     async with Health("127.0.0.1", 0) as health:
         assert health._server is not None
         for listening in health._server.sockets:
-            assert listening.proto == socket.IPPROTO_TCP, "asyncio sets TCP_NODELAY on what these accept"
+            assert listening.proto == socket.IPPROTO_TCP, (
+                "asyncio sets TCP_NODELAY on the connections that these sockets accept"
+            )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Cycle:
-    """Garbage that only a search finds."""
+    """Garbage in a cycle, which only the collector finds."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -29,17 +29,17 @@ def as_before() -> Iterator[None]:
 
 
 def test_the_collector_skips_older_objects_and_searches_new_ones() -> None:
-    there = Cycle()
+    cycle = Cycle()
     with settled_heap():
         assert gc.get_freeze_count() > 0
-        gone = weakref.ref(there)
-        del there
+        reference = weakref.ref(cycle)
+        del cycle
         came = weakref.ref(Cycle())
         gc.collect()
         assert came() is None
-        assert gone() is not None
+        assert reference() is not None
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_young_objects_are_collected_less_often_until_the_block_ends() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def there(path: Path) -> None:
+async def until_exists(path: Path) -> None:
     async with asyncio.timeout(30):
         while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - a process creates it
             await asyncio.sleep(0.05)
@@ -26,7 +26,7 @@ async def there(path: Path) -> None:
 async def test_processes_that_end_at_the_same_moment_end_the_command_with_their_status(
     tmp_path: Path, attempt: int
 ) -> None:
-    """All wait for one end of file, so while the first is reaped, others have ended too."""
+    """All processes wait for the same end of file, so when the first is reaped, others have also ended."""
     gate = tmp_path / f"gate{attempt}"
     os.mkfifo(gate)
     waiting = ["sh", "-c", 'read line < "$1"; exit 3', "sh", str(gate)]
@@ -39,7 +39,7 @@ async def test_processes_that_end_at_the_same_moment_end_the_command_with_their_
     assert await supervise([*[waiting] * 12, opening]) == 3
 
 
-async def test_a_process_that_a_nameless_signal_killed_is_replaced(
+async def test_a_process_that_was_killed_by_a_signal_without_a_name_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     number = signal.SIGRTMIN + 6
@@ -52,7 +52,7 @@ async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path
     started, stopped = tmp_path / "started", tmp_path / "stopped"
     waiting = 'trap \'touch "$2"; exit\' TERM; touch "$1"; while :; do sleep 0.1; done'
     task = asyncio.create_task(supervise([["sh", "-c", waiting, "sh", str(started), str(stopped)]]))
-    await there(started)
+    await until_exists(started)
     task.cancel()
     await asyncio.wait([task])
     assert await asyncio.to_thread(stopped.exists), "the call returned before its process had ended"
@@ -65,7 +65,7 @@ async def test_a_cancelled_supervisor_kills_a_process_that_ignores_sigterm(
     number = tmp_path / "pid"
     ignoring = 'trap "" TERM; echo $$ > "$1.new"; mv "$1.new" "$1"; while :; do sleep 0.1; done'
     task = asyncio.create_task(supervise([["sh", "-c", ignoring, "sh", str(number)]]))
-    await there(number)
+    await until_exists(number)
     task.cancel()
     await asyncio.wait([task], timeout=10)
     assert task.cancelled()
@@ -78,7 +78,7 @@ async def test_a_cancelled_supervisor_kills_a_process_that_ignores_sigterm(
 async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigterm(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """They are in other process groups: a closing terminal does not reach them."""
+    """The processes are in other process groups, so a closing terminal does not signal them."""
     started, stopped = tmp_path / "started", tmp_path / "stopped"
     waiting = 'trap \'touch "$2"; exit\' TERM; touch "$1"; while :; do sleep 0.1; done'
     supervised = ["sh", "-c", waiting, "sh", str(started), str(stopped)]
@@ -86,10 +86,10 @@ async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigt
         "import asyncio, sys; from aiozkqueue.worker.processes import supervise; asyncio.run(supervise([sys.argv[1:]]))"
     )
     supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", program, *supervised)
-    await there(started)
+    await until_exists(started)
     supervisor.send_signal(number)
     assert await supervisor.wait() == 0
-    await there(stopped)
+    await until_exists(stopped)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -99,5 +99,5 @@ async def test_a_supervisor_under_nohup_ignores_a_closing_terminal() -> None:
         asked = await asyncio.create_subprocess_exec(
             *command, sys.executable, "-c", program, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
         )
-        told, _ = await asked.communicate()
-        assert told.decode().strip() == expected
+        printed, _ = await asked.communicate()
+        assert printed.decode().strip() == expected

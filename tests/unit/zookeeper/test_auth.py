@@ -15,7 +15,7 @@ def test_no_text_of_credentials_contains_the_password(auth: Auth) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "a:b"])
-def test_a_user_that_the_scheme_cannot_carry_is_refused_without_naming_the_password(user: str) -> None:
+def test_a_user_that_the_scheme_cannot_encode_is_refused_without_showing_the_password(user: str) -> None:
     with pytest.raises(InvalidOptionError) as refused:
         Auth.digest(user, "s3cret")
     assert "s3cret" not in str(refused.value)
@@ -28,7 +28,7 @@ def test_credentials_and_acls_compare_by_value() -> None:
 
 
 def test_a_digest_acl_holds_the_hash_that_the_server_computes() -> None:
-    # The example of ZooKeeper's own documentation: super:admin.
+    # The example super:admin in ZooKeeper's documentation.
     assert Acl.digest("super", "admin").id == "super:xQJmxLMiHGwaqBvst5y6rkB6HQs="
 
 

@@ -1,4 +1,4 @@
-"""The connection on a transport made of lists: the bytes written, and the effect of any bytes read on requests."""
+"""A connection on a transport of lists: the bytes that it writes, and the effect of any received bytes on requests."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_lost_connection_fails_pending_requests_at_once_and_sends_no_lat
     assert peer.lost == [peer.connection]
 
 
-async def test_a_server_that_drops_requests_is_left_alone_for_longer_each_time_until_it_carries_one_out() -> None:
+async def test_the_pause_before_requests_to_a_server_that_drops_them_grows_until_it_processes_one() -> None:
     peer = Opened()
     dropping, rests, loop = peer.connection.dropping, list[float](), asyncio.get_running_loop()
     for number in range(1, 5):
@@ -114,7 +114,7 @@ async def test_a_server_that_drops_requests_is_left_alone_for_longer_each_time_u
         with pytest.raises(ThrottledError):
             await dropped
         rests.append(dropping.until - loop.time())
-        dropping.until = 0.0  # as if the rest were over
+        dropping.until = 0.0  # as if the pause had ended
     assert rests[0] > 0
     assert all(after > before for before, after in pairwise(rests))
     carried_out = peer.request()
@@ -123,7 +123,7 @@ async def test_a_server_that_drops_requests_is_left_alone_for_longer_each_time_u
     assert (dropping.since, dropping.until) == (None, 0.0)
 
 
-async def test_a_server_carries_requests_out_again_when_a_long_reply_begins_to_arrive() -> None:
+async def test_a_server_processes_requests_again_when_a_long_reply_begins_to_arrive() -> None:
     peer = Opened()
     dropped = peer.request()
     peer.connection.data_received(reply(1, error=wire.THROTTLED))
@@ -198,7 +198,7 @@ async def test_bytes_outside_the_protocol_end_the_connection_with_that_reason(ho
 
 
 @pytest.mark.parametrize("first", [struct.pack(">i", 65537), frame(b"\0" * 8), frame(b"HTTP/1.1 400 Bad Request")])
-async def test_a_first_frame_that_is_no_handshake_ends_the_connection(first: bytes) -> None:
+async def test_a_first_frame_that_is_not_a_handshake_ends_the_connection(first: bytes) -> None:
     connection = Connection("h1:2181", on_events=lambda _events: None, on_lost=lambda _connection: None)
     connection.connection_made(_Transport())
     connected = connection.handshake(b"connect")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def resetting() -> Iterator[Server]:
-    """Run a server that resets each connection as soon as it is open, as ZooKeeper does at its limit."""
+    """Run a server that resets each connection when it opens, as ZooKeeper does at its limit."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

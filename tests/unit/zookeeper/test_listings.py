@@ -1,4 +1,4 @@
-"""A listing that arrives in pieces: the names are those of the whole, and no length is trusted."""
+"""A listing that arrives in pieces: the names are those of the whole listing, and no length is trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.zookeeper.test_connection import Opened, frame, reply
 
 _names = st.one_of(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20), max_size=12),
-    # Of one length, or nearly: what is read by length, up to where it is not so any more.
+    # Names of the same length, or nearly: the fast path reads them by their length until a length differs.
     st.integers(1, 130).flatmap(
         lambda size: st.lists(
             st.one_of(
@@ -33,7 +33,7 @@ _cuts = st.lists(st.integers(0, 400), max_size=8)
 
 
 class Names:
-    """Keeps all, and in what pieces they came."""
+    """A collector that keeps all names, in the pieces in which they arrive."""
 
     def __init__(self) -> None:
         self.pieces: list[list[str]] = []
@@ -47,7 +47,7 @@ class Names:
 
 
 class Once:
-    """One that breaks at the second piece."""
+    """A collector that fails at the second piece."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -60,16 +60,16 @@ class Once:
 
 def body(names: list[str]) -> bytes:
     encoded = [name.encode() for name in names]
-    return struct.pack(">i", len(names)) + b"".join(struct.pack(">i", len(one)) + one for one in encoded)
+    return struct.pack(">i", len(names)) + b"".join(struct.pack(">i", len(name)) + name for name in encoded)
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
-    places = [0, *sorted(min(one, len(data)) for one in cuts), len(data)]
+    places = [0, *sorted(min(cut_at, len(data)) for cut_at in cuts), len(data)]
     return [data[start:end] for start, end in pairwise(places)]
 
 
 def asked(peer: Opened) -> tuple[asyncio.Future[Collected[Names]], list[Names]]:
-    """A listing into a collector, and every collector that was made for it."""
+    """Request a listing into collectors; return it with the list of all collectors that were created."""
     made: list[Names] = []
 
     def collector() -> Names:

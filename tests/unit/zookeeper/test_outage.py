@@ -1,4 +1,4 @@
-"""An outage is logged rarely, and more rarely the longer it lasts."""
+"""An outage is logged rarely, and less often the longer it lasts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from aiozkqueue.zookeeper.outage import Outage
 
 def test_an_outage_is_reported_after_ten_seconds_one_minute_and_then_every_five_minutes() -> None:
     outage = Outage(1000.0)
-    told = [second for second in range(1000) if outage.must_log(1000.0 + second)]
-    assert told == [10, 60, 360, 660, 960]
+    reported = [second for second in range(1000) if outage.must_log(1000.0 + second)]
+    assert reported == [10, 60, 360, 660, 960]
 
 
 def test_several_overdue_outage_reports_become_one() -> None:

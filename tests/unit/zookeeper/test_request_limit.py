@@ -1,4 +1,4 @@
-"""The search for a server's request limit ends, whatever the server does meanwhile."""
+"""The search for the request limit of a server ends, whatever the server does meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def serving(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[int]:
-    """A server that calls this for each connection, and then closes it; at the end, all are closed."""
+    """Run a server that calls this function for each connection and then closes it; at the end, all are closed."""
     handlers: set[asyncio.Task[None] | None] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,7 +40,7 @@ async def serving(
 
 
 async def test_the_search_ends_without_a_result_if_the_server_begins_to_close_every_connection() -> None:
-    """As at ``maxClientCnxns``. Otherwise a session that reconnects would search forever."""
+    """ZooKeeper does this at ``maxClientCnxns``. Otherwise a reconnecting session would search forever."""
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -57,7 +57,7 @@ async def test_the_search_ends_without_a_result_if_the_server_begins_to_close_ev
 
 @asynccontextmanager
 async def crowded(limit: int, places: int) -> AsyncIterator[int]:
-    """A server that closes a connection as soon as it has accepted it if it has that many, as at its maxClientCnxns."""
+    """Run a server that closes each connection beyond this number at once, as ZooKeeper does at ``maxClientCnxns``."""
     taken = 0
 
     async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -86,11 +86,11 @@ async def test_the_limit_of_a_server_with_little_room_for_more_connections_is_no
 ) -> None:
     async with crowded(100_000, places) as port, asyncio.timeout(40):
         limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
-    assert limit is None or limit >= 100_000  # larger, if this machine was too slow
+    assert limit is None or limit >= 100_000  # larger if this machine was too slow
 
 
 async def test_the_search_ends_if_the_server_takes_long_to_close_a_connection() -> None:
-    """It has much to do, and closes the connection after the quick attempts have ended."""
+    """The server is busy, and closes the connection after the quick attempts have ended."""
 
     async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -101,4 +101,4 @@ async def test_the_search_ends_if_the_server_takes_long_to_close_a_connection() 
 
     async with serving(serve) as port, asyncio.timeout(30):
         limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
-    assert limit is None or limit >= 100_000  # larger, if this machine was too slow
+    assert limit is None or limit >= 100_000  # larger if this machine was too slow

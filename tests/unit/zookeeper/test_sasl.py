@@ -65,7 +65,7 @@ def test_a_challenge_that_cannot_be_answered_is_refused(challenge: bytes) -> Non
         _example().respond(challenge)
 
 
-def test_a_user_whom_the_servers_alphabet_lacks_is_refused() -> None:
+def test_a_user_name_outside_the_servers_alphabet_is_refused() -> None:
     with pytest.raises(AuthFailedError, match="UTF-8"):
         DigestMd5(Auth.sasl("Ж", "p")).respond(b'nonce="1",algorithm=md5-sess')
 

@@ -46,18 +46,18 @@ def test_a_session_generation_ends_only_when_the_session_is_lost() -> None:
 
 
 def test_a_failing_state_listener_does_not_block_the_others() -> None:
-    machine, told = StateMachine(), list[tuple[State, int]]()
+    machine, reported = StateMachine(), list[tuple[State, int]]()
 
     def fails(_state: State, _generation: int) -> None:
         raise ValueError
 
     machine.on_change(fails)
-    off = machine.on_change(lambda state, generation: told.append((state, generation)))
+    off = machine.on_change(lambda state, generation: reported.append((state, generation)))
     machine.move(State.CONNECTED, new_session=True)
     off()
     off()
     machine.move(State.CLOSED)
-    assert told == [(State.CONNECTED, 1)]
+    assert reported == [(State.CONNECTED, 1)]
 
 
 async def test_waiters_wake_at_the_next_transition_and_cancelled_ones_leave_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Errors of TLS have advice that depends on their cause."""
+"""TLS errors have advice that depends on their cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TLS files of commands: which changes of a file are noticed."""
+"""The TLS files of commands, and the changes of files that are noticed."""
 
 from __future__ import annotations
 

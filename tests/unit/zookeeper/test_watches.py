@@ -9,8 +9,8 @@ from aiozkqueue.zookeeper.wire import MAX_REQUEST, Event
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 
 
-class _Told(list[WatchEvent]):
-    """A registry with watchers that write down what they are told."""
+class _Notified(list[WatchEvent]):
+    """Watchers of a registry that record their events."""
 
     def __init__(self, registry: WatchRegistry, path: str, *, recursive: bool = False) -> None:
         super().__init__()
@@ -25,9 +25,9 @@ def _dispatch(registry: WatchRegistry, kind: int, path: str) -> None:
 def test_a_plain_watch_reports_its_own_znode_and_a_recursive_one_all_below() -> None:
     registry = WatchRegistry()
     plain, deep, root = (
-        _Told(registry, "/a"),
-        _Told(registry, "/a/b", recursive=True),
-        _Told(registry, "/", recursive=True),
+        _Notified(registry, "/a"),
+        _Notified(registry, "/a/b", recursive=True),
+        _Notified(registry, "/", recursive=True),
     )
     _dispatch(registry, CHILDREN, "/a")
     _dispatch(registry, CREATED, "/a/b/c")
@@ -39,7 +39,7 @@ def test_a_plain_watch_reports_its_own_znode_and_a_recursive_one_all_below() -> 
 
 def test_a_plain_watch_still_reports_children_after_a_recursive_one_replaced_it() -> None:
     registry = WatchRegistry()
-    plain, recursive = _Told(registry, "/a"), _Told(registry, "/a", recursive=True)
+    plain, recursive = _Notified(registry, "/a"), _Notified(registry, "/a", recursive=True)
     assert registry.mode("/a") is Mode.RECURSIVE
     _dispatch(registry, CREATED, "/a/b")
     _dispatch(registry, CHANGED, "/a/b")
@@ -60,44 +60,44 @@ def test_a_failing_watcher_does_not_block_the_others() -> None:
         raise ValueError
 
     registry.add(Registration("/a", fails, recursive=False))
-    told = _Told(registry, "/a")
+    notified = _Notified(registry, "/a")
     _dispatch(registry, CHANGED, "/a")
     registry.notify_missed()
-    assert [event.kind for event in told] == [EventKind.CHANGED, EventKind.MISSED]
+    assert [event.kind for event in notified] == [EventKind.CHANGED, EventKind.MISSED]
 
 
 def test_events_of_a_new_connection_are_reported_only_after_the_watches_know_that_others_were_missed() -> None:
     registry = WatchRegistry()
-    told = _Told(registry, "/a", recursive=True)
+    notified = _Notified(registry, "/a", recursive=True)
     registry.lost()
     _dispatch(registry, CREATED, "/a/3")
     registry.notify_missed()
     _dispatch(registry, CREATED, "/a/4")
-    assert told == [WatchEvent(EventKind.MISSED, "/a"), WatchEvent(EventKind.CREATED, "/a/4")]
+    assert notified == [WatchEvent(EventKind.MISSED, "/a"), WatchEvent(EventKind.CREATED, "/a/4")]
 
 
 def test_a_watcher_can_cancel_itself_during_its_call() -> None:
     registry = WatchRegistry()
     registration = Registration("/a", lambda _event: registry.remove(registration), recursive=False)
     registry.add(registration)
-    told = _Told(registry, "/a")
+    notified = _Notified(registry, "/a")
     _dispatch(registry, CHANGED, "/a")
-    assert len(told) == 1
+    assert len(notified) == 1
 
 
-def test_a_watcher_that_another_cancels_during_the_same_event_hears_nothing_of_it() -> None:
+def test_a_watcher_that_another_one_cancels_during_an_event_does_not_get_that_event() -> None:
     registry = WatchRegistry()
-    registry.add(Registration("/a/b", lambda _event: registry.remove(told.registration), recursive=True))
-    told = _Told(registry, "/a", recursive=True)
+    registry.add(Registration("/a/b", lambda _event: registry.remove(notified.registration), recursive=True))
+    notified = _Notified(registry, "/a", recursive=True)
     _dispatch(registry, CREATED, "/a/b/c")
-    assert told == []
+    assert notified == []
 
 
-def test_watches_that_come_and_go_between_events_of_one_folder_hear_the_events_of_their_time() -> None:
+def test_watches_that_are_added_and_removed_between_events_of_a_folder_get_the_events_in_between() -> None:
     registry = WatchRegistry()
-    first = _Told(registry, "/a", recursive=True)
+    first = _Notified(registry, "/a", recursive=True)
     _dispatch(registry, CREATED, "/a/b/1")
-    second = _Told(registry, "/a/b", recursive=True)
+    second = _Notified(registry, "/a/b", recursive=True)
     _dispatch(registry, CREATED, "/a/b/2")
     registry.remove(first.registration)
     _dispatch(registry, CREATED, "/a/b/3")
@@ -111,7 +111,7 @@ def _events(*changes: tuple[int, str]) -> list[Event]:
 
 def test_znodes_created_one_after_the_other_in_a_folder_are_reported_together_and_in_order() -> None:
     registry, calls = WatchRegistry(), list[object]()
-    each = _Told(registry, "/", recursive=True)
+    each = _Notified(registry, "/", recursive=True)
     registry.add(
         Registration("/a", calls.append, recursive=True, created=lambda folder, names: calls.append((folder, names)))
     )
@@ -130,13 +130,13 @@ def test_znodes_created_one_after_the_other_in_a_folder_are_reported_together_an
 
 def test_znodes_created_in_the_root_are_reported_as_those_of_any_folder() -> None:
     registry = WatchRegistry()
-    plain, deep = _Told(registry, "/"), _Told(registry, "/", recursive=True)
+    plain, deep = _Notified(registry, "/"), _Notified(registry, "/", recursive=True)
     _dispatch(registry, CREATED, "/a")
     assert plain == [WatchEvent(EventKind.CHILDREN, "/")]
     assert deep == [WatchEvent(EventKind.CREATED, "/a")]
 
 
-async def test_a_one_shot_watch_hears_of_a_znode_created_in_the_root() -> None:
+async def test_a_one_shot_watch_reports_a_znode_created_in_the_root() -> None:
     registry = WatchRegistry()
     heard: list[str] = []
     registry.standard[CREATED, "/a"].add(heard.append)
@@ -145,7 +145,7 @@ async def test_a_one_shot_watch_hears_of_a_znode_created_in_the_root() -> None:
     assert heard == ["/a"]
 
 
-def test_a_watch_on_a_created_znode_itself_is_told_in_order_too() -> None:
+def test_a_watch_on_a_created_znode_itself_is_also_notified_in_order() -> None:
     registry, calls = WatchRegistry(), list[object]()
     registry.add(
         Registration("/a", calls.append, recursive=True, created=lambda folder, names: calls.append((folder, names)))
@@ -171,17 +171,17 @@ def test_a_watch_that_fails_with_names_or_removes_another_does_not_block_the_res
     assert calls == [WatchEvent(EventKind.CREATED, "/a/b/1"), WatchEvent(EventKind.CREATED, "/a/b/2")]
 
 
-def test_the_root_hears_of_its_own_change_once() -> None:
+def test_a_change_of_the_root_is_reported_once() -> None:
     registry = WatchRegistry()
-    told = _Told(registry, "/", recursive=True)
+    notified = _Notified(registry, "/", recursive=True)
     _dispatch(registry, CHANGED, "/")
-    assert told == [WatchEvent(EventKind.CHANGED, "/")]
+    assert notified == [WatchEvent(EventKind.CHANGED, "/")]
 
 
 def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
     registry = WatchRegistry()
     for number in range(5000):
-        _Told(registry, f"/{number:0100}", recursive=bool(number % 2))
+        _Notified(registry, f"/{number:0100}", recursive=bool(number % 2))
     portions = list(registry.wanted(MAX_REQUEST))
     assert len(portions) > 1
     assert sum(len(p.persistent) for p in portions) == sum(len(p.recursive) for p in portions) == 2500
@@ -189,12 +189,12 @@ def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
 
 
 async def test_one_shot_watches_are_armed_by_their_kind_of_event() -> None:
-    registry, told = WatchRegistry(), list[str]()
+    registry, notified = WatchRegistry(), list[str]()
     for kind, path in ((CREATED, "/c"), (DELETED, "/d"), (CHANGED, "/x"), (CHILDREN, "/k")):
-        registry.standard[kind, path].add(told.append)
+        registry.standard[kind, path].add(notified.append)
     (portion,) = registry.wanted(MAX_REQUEST)
     assert (portion.exist, portion.data, portion.child) == (["/c"], ["/d", "/x"], ["/k"])
     _dispatch(registry, DELETED, "/d")
     _dispatch(registry, 99, "/d")
     await asyncio.sleep(0)
-    assert told == ["/d"]
+    assert notified == ["/d"]

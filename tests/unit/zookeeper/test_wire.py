@@ -1,4 +1,4 @@
-"""The encoders against aiozk's records, written independently; the decoders against known replies and random bytes."""
+"""The encoders are tested against aiozk's records, and the decoders with known replies and random bytes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_refused_multi_names_the_first_operation_that_failed_and_its_path(resu
 
 
 def test_a_multi_refused_for_an_expired_session_names_no_operation() -> None:
-    """A server that closes the session answers so, inside the multi's results."""
+    """A server that closes the session reports it inside the results of the multi."""
     decode = wire.multi([Create("/a"), Delete("/b")], chroot="", acl=_ACL_BYTES).decode
     with pytest.raises(SessionExpiredError):
         decode(_refused([-112, -2]), 0)
@@ -209,7 +209,7 @@ def test_a_multi_read_without_permission_raises_an_error() -> None:
         pytest.param(struct.pack(">iiqiiii", 31, -1, -1, 0, 1, 3, 3) + "/\u00e9".encode(), id="not ASCII"),
     ],
 )
-def test_a_run_of_events_ends_at_a_frame_that_is_no_plain_event(frame: bytes) -> None:
+def test_a_run_of_events_ends_at_a_frame_that_is_not_a_plain_event(frame: bytes) -> None:
     first = struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"/a"
     assert wire.decode_events(b"\0" + first + first + frame, 1) == ([wire.Event(1, 3, "/a")] * 2, 1 + 2 * len(first))
 

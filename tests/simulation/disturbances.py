@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT = 4.0
 
 
-class Weather:
-    """Random faults, up to this history's number."""
+class Disturbances:
+    """The random faults and delays of one history, whose frequency is also random."""
 
     def __init__(self, random: Random, reads: Random) -> None:
         self._random = random
@@ -35,14 +35,14 @@ class Weather:
         return self._random.choice(self._kinds)
 
     def delay(self) -> float:
-        """Return the delay of a message."""
+        """Return the delay of a network message."""
         random = self._random.random
         if self._spikes and not self.calm and random() < self._spikes:
             return random() * SESSION_TIMEOUT
         return random() * self.scale
 
     def together(self) -> bool:
-        """Return whether a client reads the next reply or event together with the one before."""
+        """Return whether a client reads the next reply or event together with the previous one."""
         return self._reads.random() < self._at_once
 
     def lingering(self) -> float:

@@ -1,4 +1,4 @@
-"""A session with a fault at one request, chosen by its number, or whose ZooKeeper session ends at this request."""
+"""A session with a fault at one request, which is chosen by its number. Its ZooKeeper session may also end there."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.server import ServerConnection
 
 SESSION_TIMEOUT = 6.0
-#: The name of the client with the fault; others are not affected.
-STRUCK = "struck"
+#: The name of the client with the fault. Other clients are not affected.
+FAULTY = "struck"
 
 
 @dataclass
-class Seen:
+class Result:
     """The result of one run."""
 
     requests: int = 0
     trouble: list[str] = field(default_factory=list)
 
-    def strike(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
-        """Count the requests from now on, and fail one of them; without a fault, its ZooKeeper session ends."""
+    def inject(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
+        """Count further requests, and inject a fault into one; without a fault, end its ZooKeeper session there."""
 
         def judge(connection: ServerConnection, _: Request) -> Fault | None:
-            if connection.client.name != STRUCK:
+            if connection.client.name != FAULTY:
                 return None
             self.requests += 1
             if self.requests != number:
@@ -43,14 +43,14 @@ class Seen:
         ensemble.judge = judge
 
 
-def spare(ensemble: Ensemble) -> None:
-    """Apply no more faults."""
+def stop_faults(ensemble: Ensemble) -> None:
+    """Inject no more faults."""
     ensemble.judge = lambda *_: None
 
 
 @asynccontextmanager
-async def stage(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
-    """Servers a millisecond away that end a session within a tick, and another session without faults."""
+async def cluster_with_session(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
+    """Yield servers that are a millisecond away and end sessions within a tick, and a session without faults."""
     async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
         cluster.ensemble.tick = 0.1
         cluster.ensemble.delays.lingering = lambda: 0.5
