@@ -15,8 +15,8 @@ from .measure import BODY, Case, Sample, Server, Stopwatch
 SESSIONS = (1, 4, 16, 64)
 TASKS = 32
 DEPTHS = (1_000, 100_000)
-#: All messages that sessions share are in bundles. In a new queue with default settings, those of the first requests are
-#: single items, which would be a quarter of them.
+#: All messages that sessions share are in bundles. In a new queue with default settings, the messages of the first
+#: requests are single items, which would be a quarter of all.
 BUNDLED = zq.QueueConfig(bundle=64)
 #: Messages measured per depth. The deeper queue is listed once for all of them, which spreads the cost of the listing.
 MOVED = 100_000

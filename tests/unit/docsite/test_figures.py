@@ -86,10 +86,8 @@ MILLION, MILLION_ALONE, FIVE_MILLIONS = (
         (WHEN_NOT, f"put alone takes {heap(MILLION_ALONE)} bytes"),
         (WHEN_NOT, f"takes and commits {rate(TAKE)} per second, or puts {rate(PUT)} per second in separate"),
         (WHEN_NOT, f"puts {rate(PUT_MANY)} per second by `put_many`, and takes and commits {rate(TAKE_MANY)} by"),
-        (
-            WHEN_NOT,
-            f"4 sessions move {rate('4 sessions', SESSIONS)} messages per second, 16 move {rate('16 sessions', SESSIONS)}, and",
-        ),
+        (WHEN_NOT, f"4 sessions move {rate('4 sessions', SESSIONS)} messages per second, 16 move"),
+        (WHEN_NOT, f"16 move {rate('16 sessions', SESSIONS)}, and"),
         (WHEN_NOT, f"64 move {rate('64 sessions', SESSIONS)}, because"),
         (WHEN_NOT, f"delivers a message {figure(IDLE, 'p50_ms'):.1f} ms after its put (p50)"),
         (WHEN_NOT, f"{ratio(IDLE, 'p50_ms')} times as long as one raw write"),
