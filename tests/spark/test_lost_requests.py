@@ -226,14 +226,14 @@ async def test_a_decision_of_an_attempt_that_was_replaced_at_any_request_does_no
     for nth in range(1, 4):
         options = {"hosts": zookeeper, "root": f"{queue_root}/{nth}", "queue": "orders", "startingOffsets": "earliest"}
         ids = await asyncio.to_thread(put, options, *(b"%d" % n for n in range(8)))
-        first = Query(options)
+        first = await asyncio.to_thread(Query, options)  # it reads the data of a time zone
         await asyncio.to_thread(first.hand_out)
         fault = hold(proxy, when, nth)
         through = {**options, "hosts": proxy.hosts}
         zombie = asyncio.ensure_future(asyncio.to_thread(reject, through, ids[1:6], "of the first attempt"))
         await fault.struck()
         await asyncio.to_thread(first.stop)
-        second = Query(options)
+        second = await asyncio.to_thread(Query, options)
         await asyncio.to_thread(second.hand_out)
         if when == "before":
             fault.release()
