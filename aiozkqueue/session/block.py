@@ -13,14 +13,9 @@ class Block:
     _usage: ClassVar[str]
     """The beginning of its block."""
 
-    if not TYPE_CHECKING:  # type checkers reject these uses because the members do not exist
+    if not TYPE_CHECKING:  # type checkers reject such uses because the members do not exist
 
         def __getattr__(self, name: str) -> object:
             """Raises: AttributeError: always."""
             msg = f"{type(self).__name__!r} object has no attribute {name!r}; use `{self._usage}`"
             raise AttributeError(msg, name=name, obj=self)
-
-        def __await__(self) -> object:
-            """Raises: TypeError: always."""
-            msg = f"{type(self).__name__!r} object cannot be awaited; use `{self._usage}`"
-            raise TypeError(msg)

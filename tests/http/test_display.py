@@ -127,7 +127,7 @@ async def test_visitors_share_a_reading_while_it_is_made_and_while_it_is_fresh()
 
 
 async def test_a_page_does_not_wait_for_a_long_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "PATIENCE", 0.01)
+    monkeypatch.setattr(shared, "READING_TIMEOUT", 0.01)
     readings, ready = Shared(), asyncio.Event()
 
     async def read() -> str:
@@ -142,7 +142,7 @@ async def test_a_page_does_not_wait_for_a_long_reading(monkeypatch: pytest.Monke
 
 
 async def test_a_page_shows_the_previous_reading_while_the_next_one_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "PATIENCE", 0.01)
+    monkeypatch.setattr(shared, "READING_TIMEOUT", 0.01)
     monkeypatch.setattr(shared, "FRESH", 0.0)
     monkeypatch.setattr(shared, "SHARE", 0)
     readings, ready, values = Shared(), asyncio.Event(), iter(["old", "new", "new", "new"])

@@ -184,7 +184,8 @@ class CapacityGate:
         if entry.seen_full and now - self._reported_at >= LONG_WAIT:
             self._reported_at = now
             name, size = self._state.name, self._state.config.max_size
-            log.warning("queue %s is full (max_size %d): a put has waited for capacity for %g s", name, size, LONG_WAIT)
+            text = "queue %s is full (max_size %d): a put has waited for capacity for %g s"
+            log.warning(text, name, size, LONG_WAIT, extra={"queue": name})
 
     def release(self, count: int) -> None:
         """Release acquired capacity: the messages have been stored, and are counted in the queue, or never will be."""
