@@ -92,7 +92,7 @@ async def consume(
         raise typer.BadParameter(message)
     handler: Handler = partial(_print, as_json=as_json) if command is None else partial(_execute, command)
     done = failed = 0
-    given_up.log.addFilter(_is_not_noted)
+    given_up.log.addFilter(_is_not_noted)  # this command prints the failure itself
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
         target = queue.of(session) if follow else await connection.existing(session, queue)

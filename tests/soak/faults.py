@@ -36,7 +36,7 @@ class InjectedFault:
 async def finish_in_thread(act: Callable[[], object]) -> None:
     """Run this in a thread.
 
-    Even if cancelled, wait until the thread has ended, because `heal` must not run beside it.
+    Wait until the thread has ended, even after a cancellation: `heal` must not run at the same time.
     """
     doing = asyncio.ensure_future(asyncio.to_thread(act))
     try:

@@ -63,7 +63,7 @@ class Shared:
         return cast("T", reading.value)
 
     async def soon(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Return a reading within `READING_TIMEOUT`. After it, return the previous reading, or None if there is none.
+        """Wait up to `READING_TIMEOUT` for a reading, and then return the previous one; None: there is none yet.
 
         Raises: the errors of ``read``.
         """

@@ -49,7 +49,7 @@ class Waiter:
         limit: int,
         generation: int | None,
         arrival: int,
-        blocking: bool,  # noqa: FBT001
+        blocking: bool,  # noqa: FBT001 - keywords would cost every take
         due: float,
         future: asyncio.Future[list[Claim]],
         owner: object,

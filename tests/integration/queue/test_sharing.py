@@ -379,7 +379,7 @@ async def test_items_of_a_busy_consumer_are_taken_despite_many_new_messages(
             following = 100
 
             async def early_ones_handled() -> bool:
-                """Put so many that the free consumer always has messages in its share, which is half of all."""
+                """Keep messages in the share of the free consumer: it gets half of all that are put."""
                 nonlocal following
                 more = max(0, 2 * len(handled) + 300 - following)
                 await jobs.put_many([b"%d" % number for number in range(following, following + more)])

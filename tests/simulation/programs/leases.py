@@ -29,7 +29,7 @@ NOBODYS = -1
 
 @dataclass
 class Released:
-    """The calls that end the lease on a message, whoever holds it."""
+    """The calls that end the lease on a message, regardless of its holder."""
 
     calls: defaultdict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
     """By token of the message, the start and the end of each call; infinity if it may still be applied later."""
