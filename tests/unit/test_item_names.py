@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,9 +60,12 @@ def _grammar(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-def _modules(folder: str = "") -> Iterator[tuple[str, ast.Module]]:
-    for file in sorted((PACKAGE / folder).rglob("*.py")):
-        yield file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text())
+@cache
+def _modules(folder: str = "") -> list[tuple[str, ast.Module]]:
+    return [
+        (file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text()))
+        for file in sorted((PACKAGE / folder).rglob("*.py"))
+    ]
 
 
 def test_only_layout_names_splits_the_path_of_an_item() -> None:
