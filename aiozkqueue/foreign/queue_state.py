@@ -109,7 +109,7 @@ class ForeignQueueState(QueueState):
         """See `QueueState`."""
         return ForeignBacklog(random, self._layout, self._now)
 
-    def note_sequence(self, path: str) -> None:
+    def note_lane_end(self, path: str) -> None:
         """See `QueueState`: another program's queue has no other lane to continue in when the counter nears its end."""
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
