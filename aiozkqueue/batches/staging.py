@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, name_of_write, unlocking
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.write import AtomicWrite, Joined
+from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import (
@@ -85,7 +85,7 @@ def fenced_puts(
     """
     is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
-    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts, deadline))))
+    return AtomicWrite(transaction_id, JoinedParts((is_pending, recorded, CreateItems(puts, deadline))))
 
 
 class BatchWriter:

@@ -29,9 +29,9 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import StoredConfig, lane_at
 from aiozkqueue.queue.commit.conditional import apply
+from aiozkqueue.queue.commit.create_items import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, item_pages, removal, shortening
 from aiozkqueue.queue.put.capacity import credits_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.commit.dispositions import CONSUME
-from aiozkqueue.queue.commit.held import weigh
+from aiozkqueue.queue.commit.end_claims import weigh
 
 from .batch import BatchWork
 from .cancellations import as_failure, task_is_cancelled

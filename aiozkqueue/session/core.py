@@ -24,12 +24,12 @@ from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.claim.registration import this_process
+from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.failures import CLOSED, unknown
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook, process_of
 from aiozkqueue.queue.commit.meter import Meter
-from aiozkqueue.queue.commit.puts import Puts, makes_bundles
 from aiozkqueue.queue.commit.unsent import Contribution
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.outcome import Outcome
@@ -387,7 +387,7 @@ class SessionCore:
             atomic_write = AtomicWrite(put.id)
             self.committer.submit(atomic_write, Contribution(None, put, AT_ONCE))
         else:
-            atomic_write = AtomicWrite(put.id, Puts((put,)))
+            atomic_write = AtomicWrite(put.id, CreateItems((put,)))
             self.committer.submit(atomic_write)
         self._deadlines.add(atomic_write)
         try:
@@ -433,7 +433,7 @@ class SessionCore:
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
         while not self.server_clock.bounded:
-            await self.settle(AtomicWrite(self.ids.next(), Puts(())))  # no puts: only the commit slot is written
+            await self.settle(AtomicWrite(self.ids.next(), CreateItems(())))  # no puts: only the commit slot is written
 
     def undecided(self, work: Undecided) -> None:
         """Remember work whose outcome may be asked for: an open transaction, a delivery in commit, or a late write."""

@@ -28,9 +28,9 @@ from aiozkqueue.operations.message_state import MessageState, state_of
 from aiozkqueue.operations.peek import peek
 from aiozkqueue.operations.purge import purge
 from aiozkqueue.operations.similar import absence
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts
-from aiozkqueue.queue.commit.unique_keys import stored_as
+from aiozkqueue.queue.commit.unique_keys import stored_id
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Binding, Destination
 from aiozkqueue.queue.message import Message
@@ -136,16 +136,16 @@ class Queue(Destination[T]):
             with runtime.tracing.sending(self.name, None):
                 put = prepare(runtime, self, value, options)
                 await send_puts(runtime, [put], Deadline(wait, runtime.clock))
-                return stored_as(put)
+                return stored_id(put)
         put = prepare(runtime, self, value, options)
         if put.plan is not None or not put.state.ready or put.state.snapshot.capacity is not None:
             await send_puts(runtime, [put], Deadline(wait, runtime.clock))
-            return stored_as(put)
+            return stored_id(put)
         # The usual case, as `send_puts` does it if there is nothing to wait for before it is sent.
         deadline = Deadline(wait, runtime.clock) if wait else FOREVER
         try:
             if wait:
-                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait, queue=self.name)
+                await runtime.settle(AtomicWrite(put.id, CreateItems((put,))), wait, queue=self.name)
             else:
                 await runtime.settle_put(put)
         except QueueFullError:  # it had no size limit when this was sent
@@ -446,7 +446,7 @@ class Queue(Destination[T]):
             headers = {**(options.get("headers") or {}), REPLY_TO: str(address)}
             put = prepare(runtime, self, value, {**options, "headers": headers})
             await send_puts(runtime, [put], deadline)
-            return stored_as(put)
+            return stored_id(put)
 
     def _warn_of_transaction(self, runtime: SessionCore) -> None:
         work = current.get()

@@ -29,6 +29,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
+from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
     Disposition,
@@ -37,13 +38,12 @@ from aiozkqueue.queue.commit.dispositions import (
     refuse_to_overtake,
     release_disposition,
 )
+from aiozkqueue.queue.commit.end_claims import end_claims
 from aiozkqueue.queue.commit.failures import unknown
-from aiozkqueue.queue.commit.held import end_claims
-from aiozkqueue.queue.commit.puts import Puts, makes_bundles
-from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
 from aiozkqueue.queue.commit.unsent import new_contribution
-from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, joined
+from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, join_parts
 from aiozkqueue.queue.put.prepare import make_ready
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
@@ -420,8 +420,8 @@ class UnitOfWork:
         if self._reply is not None:
             parts.append(self._reply)
         if self._puts:
-            parts.append(Puts(self._puts, FOREVER, self._needs))
-        return joined(parts)
+            parts.append(CreateItems(self._puts, FOREVER, self._needs))
+        return join_parts(parts)
 
     async def rollback(
         self,

@@ -9,7 +9,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import LANE_END
-from aiozkqueue.queue.commit import bundle_puts, puts
+from aiozkqueue.queue.commit import bundle_puts, create_items
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
@@ -23,7 +23,7 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     """The session reads the replies to every nth large multi of puts, and does not count multis of other kinds."""
-    for module in (bundle_puts, puts):
+    for module in (bundle_puts, create_items):
         monkeypatch.setattr(module, "LANE_END_DIGITS", f"{0:010d}")
 
     async def main() -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.state.bundle_hold import BundleOwner
+    from aiozkqueue.queue.state.bundle_hold import BundleHolder
     from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
@@ -76,7 +76,7 @@ class BundleClaimer:
         self._relist = relist
 
     async def claim(
-        self, owner: BundleOwner, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation
+        self, holder: BundleHolder, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation
     ) -> tuple[Batch, list[Locked]]:
         """Claim these bundles, except those that are gone or must be dissolved. Their locks must be reserved.
 
@@ -101,7 +101,7 @@ class BundleClaimer:
                 assert name is not None  # noqa: S101 - checked above
                 kept += 1
                 hold = BundleHold(
-                    owner, self._state, place, name, claim_id, generation=generation, budget=budget, size=size
+                    holder, self._state, place, name, claim_id, generation=generation, budget=budget, size=size
                 )
                 if bundle is None or not _is_ours(record, claim_id):
                     budget.free(size)

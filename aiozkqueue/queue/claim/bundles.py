@@ -327,7 +327,7 @@ class HeldBundles:
     # -- events
 
     def claim_over(self, claim: BundledClaim, fate: ItemFate) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         if fate is not FREE:
             self._pace.add(int(claim.delivered))
             return
@@ -339,17 +339,17 @@ class HeldBundles:
             self._keep_at_hand(claim.bundle, [claim])
 
     def consumed(self, number: int) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         self._pace.add(number)
         self._aim = int(AHEAD * self._pace.recent())
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
-        """See `BundleOwner`. A lone consumer takes them next, because they are the oldest."""
+        """See `BundleHolder`. A lone consumer takes them next, because they are the oldest."""
         if self._candidates.alone and claims[0].generation == self._zookeeper.generation:
             self._candidates.put_back([claim.place for claim in claims])
 
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         self._forget(hold)
         self._candidates.settled(hold.id, gone=not unlocked, place=hold.place)
         if unlocked:
@@ -357,7 +357,7 @@ class HeldBundles:
         self._candidates.wakeup.set()
 
     def lost(self, hold: BundleHold) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         self._forget(hold)
         self._candidates.settled(hold.id, gone=False)
         if not self._closed:  # otherwise the lock ends with the session

@@ -286,7 +286,7 @@ class Collapse:
         for snapshot in snapshots:
             change = removal(self, self._state, snapshot, COLLAPSED)
             operations += ((operation, None, snapshot.place) for operation in change.operations)
-            operations += ((hook.operation, hook.owner, None) for hook in change.attached_ops(self.server_clock.now))
+            operations += ((hook.operation, hook.handler, None) for hook in change.attached_ops(self.server_clock.now))
         return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:

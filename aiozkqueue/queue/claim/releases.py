@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.queue.commit.dispositions import RELEASE
-from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.log_context import about

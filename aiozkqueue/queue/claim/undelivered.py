@@ -18,8 +18,8 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.commit.dispositions import ASIDE, RELEASE, Disposition
-from aiozkqueue.queue.commit.held import EndClaims
-from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.end_claims import EndClaims
+from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.log_context import about
 

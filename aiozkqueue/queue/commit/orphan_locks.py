@@ -49,7 +49,7 @@ class CountAttempt(Part):
         """Check that the item is still ours, and count the attempt."""
         claim, sent = self._claim, composition.operations
         if isinstance(claim, BundledClaim):
-            composition.join(claim.bundle, self)
+            composition.continue_chain(claim.bundle, self)
             if not claim.recorded:  # else an attempt was counted before, and the message was not delivered
                 claim.bundle.count_attempt(claim.position, claim.attempts + 1)
             return

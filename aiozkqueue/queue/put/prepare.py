@@ -24,7 +24,7 @@ from aiozkqueue.layout import (
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts, Put, new_put
-from aiozkqueue.queue.commit.put_plan import PutPlan, join
+from aiozkqueue.queue.commit.put_plan import PutPlan, join_plans
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
@@ -76,7 +76,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
         options = runtime.tracing.creating(name, message_id, options)
     _, header, data = check(queue, value, options, runtime.max_message)
     state = runtime.queue_state(name)
-    plan = join(
+    plan = join_plans(
         [
             plan_of(QueueHandle(runtime, state), options),
             tags_plan(state, header.tags) if header is not None else None,
@@ -85,7 +85,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     unique: str | None = None
     if mode := unique_mode(name, options.get("unique")):
         unique = key_of(header, data)
-        plan = join([plan, PutPlan((UniqueKey(state, unique, message_id, ignore=mode == "ignore"),))])
+        plan = join_plans([plan, PutPlan((UniqueKey(state, unique, message_id, ignore=mode == "ignore"),))])
     if (ttl := options.get("ttl")) is not None:
         plan = with_lifetime(plan, state, runtime.server_clock, lifetime(ttl))
     return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
@@ -190,9 +190,9 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
     enqueued = header.put_at(node.stat.ctime)
     data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
     placed = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
-    plan = join([placed, tags_plan(handle.state, header.tags)])
+    plan = join_plans([placed, tags_plan(handle.state, header.tags)])
     if item.unique and item.key is not None:
-        plan = join([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
+        plan = join_plans([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
     # A restored dead letter gets a new lifetime, from the queue's configuration.
     prefix = unscheduled_prefix(item.prefix)
     return Put(handle.state, item.id, prefix if header.dead is None else without_end(prefix), data, plan)

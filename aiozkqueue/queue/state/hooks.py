@@ -68,7 +68,8 @@ class AttachedOp(NamedTuple):
     """An operation that a feature adds to the multi of a message."""
 
     operation: Operation
-    owner: RefusalHandler
+    handler: RefusalHandler
+    """The handler of its refusal."""
 
 
 class EndHook(Protocol[ClaimT_contra, DispositionT_contra]):
