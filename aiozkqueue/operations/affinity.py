@@ -71,7 +71,7 @@ async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> in
     for folders in by_rank(handle.state, await lanes(handle)):
         of_rank = 0
         async for places in _overdue(handle, folders, locked, latest):
-            found = await find(handle, places, sealed={})  # `doctor` reports unreadable messages
+            found = await find(handle, places, unreadable={})  # `doctor` reports unreadable messages
             older = [snapshot for snapshot in found if snapshot.lock is None and _date(snapshot) <= latest]
             late += older
             of_rank += len(older)

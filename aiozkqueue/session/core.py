@@ -418,7 +418,7 @@ class SessionCore:
         what = f"write {atomic_write.transaction_id}" + ("" if queue is None else f" to queue {queue!r}")
         if not self.committer.withdraw(atomic_write):
             late = LateWrite(atomic_write)
-            self.undecided(late)
+            self.remember_undecided(late)
             atomic_write.watch(partial(self._settled_late, late))
             return unknown(atomic_write.transaction_id, f"no answer within {limit:g} s", what)
         error = not_sent(what, limit)
@@ -427,7 +427,7 @@ class SessionCore:
         return error
 
     def _settled_late(self, late: LateWrite, atomic_write: AtomicWrite) -> None:
-        self.decided(late, late.outcome)
+        self.remember_outcome(late, late.outcome)
         atomic_write.log_failure()
 
     async def learn_time(self) -> None:
@@ -435,11 +435,11 @@ class SessionCore:
         while not self.server_clock.bounded:
             await self.settle(AtomicWrite(self.ids.next(), CreateItems(())))  # no puts: only the commit slot is written
 
-    def undecided(self, work: Undecided) -> None:
+    def remember_undecided(self, work: Undecided) -> None:
         """Remember work whose outcome may be asked for: an open transaction, a delivery in commit, or a late write."""
         self._undecided[work.id] = work
 
-    def decided(self, work: Undecided, outcome: Outcome) -> None:
+    def remember_outcome(self, work: Undecided, outcome: Outcome) -> None:
         """Remember the outcome of work."""
         self._undecided.pop(work.id, None)
         self._outcomes[work.id] = outcome

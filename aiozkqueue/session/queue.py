@@ -43,7 +43,7 @@ from .administration import QueueAdmin
 from .consumer import Consumer
 from .direct_puts import send_bounded, send_many, send_puts
 from .leases import Leases
-from .unit_of_work import current
+from .unit_of_work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -449,7 +449,7 @@ class Queue(Destination[T]):
             return stored_id(put)
 
     def _warn_of_transaction(self, runtime: SessionCore) -> None:
-        work = current.get()
+        work = current_work.get()
         if work is not None and work.runtime is runtime and work.open and asyncio.current_task() is not None:
             warnings.warn(
                 f"`await queue.put()` on {self.name!r} inside {work.kind} stores its message at once, even if that is "

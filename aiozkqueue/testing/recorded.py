@@ -21,7 +21,7 @@ from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check
 from aiozkqueue.session.core import MESSAGE_MARGIN
-from aiozkqueue.session.delivery import LATE, Delivery, retry_delay
+from aiozkqueue.session.delivery import SETTLED_HINT, Delivery, retry_delay
 from aiozkqueue.session.internals import was_entered
 from aiozkqueue.session.queue import Queue
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
@@ -104,7 +104,7 @@ class _Record:
             self.reason = reason
             self.outcome = Outcome.COMMITTED
 
-    async def leave(self, error: BaseException) -> None:
+    async def settle_failed(self, error: BaseException) -> None:
         if isinstance(error, Retry):
             await self.rollback(retry_delay(error, self._attempt, self._date, time.time_ns() // 1_000_000))
         elif isinstance(error, Reject):
@@ -118,7 +118,7 @@ class _Record:
 
     def _require_open(self) -> None:
         if self.outcome is not Outcome.OPEN:
-            raise TransactionClosedError(f"{self._what} is already {self.outcome.value}; {LATE}")
+            raise TransactionClosedError(f"{self._what} is already {self.outcome.value}; {SETTLED_HINT}")
 
 
 class RecordedDelivery(Delivery[T]):

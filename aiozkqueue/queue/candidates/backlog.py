@@ -346,7 +346,7 @@ class Backlog:
                         limit -= messages_in(name_at(place)) - 1
         return places
 
-    def together(self, now: float) -> int | None:
+    def batch_limit(self, now: float) -> int | None:
         """Return how many of this consumer's candidates to claim in one request; None: as many as are wanted.
 
         Idle consumers take the last items of a share that is not claimed in time. A request is refused as a whole if
@@ -406,7 +406,7 @@ class Backlog:
         stale.sort(key=lambda item: self._distance(*item))
         return self._remove(stale[: min(limit, max(1, len(stale) // self._share.count))])
 
-    def leave(self, places: Iterable[str], since: float) -> None:
+    def leave_to_peers(self, places: Iterable[str], since: float) -> None:
         """Leave items to other consumers that just took one of them; they were first seen at ``since``."""
         for place in places:
             lane, name = ItemRef.parse(place)

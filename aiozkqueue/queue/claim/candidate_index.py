@@ -141,7 +141,7 @@ class CandidateIndex:
             return False
         return self.watch.armed or self._clock.monotonic() - timers.listed_at <= DUE_LISTING
 
-    def follow(self) -> bool:
+    def adopt_configuration(self) -> bool:
         """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
         snapshot = self.state.snapshot
         if self.revision == snapshot.revision:
@@ -215,14 +215,14 @@ class CandidateIndex:
         level = self.levels.plain
         return [] if level is None or level.must_list else await self.pop(level, limit)
 
-    def together(self) -> int | None:
+    def batch_limit(self) -> int | None:
         """Return how many of the last candidates to claim in one request; None: all of them."""
         level = self.levels.plain
         if level is None or self.state.dialect is not None:
             return None
         if self.origin is not Origin.OWN:
             return STOLEN_TOGETHER
-        return None if self.levels.share.alone else level.backlog.together(self._clock.monotonic())
+        return None if self.levels.share.alone else level.backlog.batch_limit(self._clock.monotonic())
 
     @property
     def watched(self) -> bool:
@@ -402,10 +402,10 @@ class CandidateIndex:
         self.levels.must_list()
         self.delayed.must_refresh = True
 
-    def leave(self, places: Sequence[str]) -> None:
+    def leave_to_peers(self, places: Sequence[str]) -> None:
         """Leave candidates to the consumers whose share they are, until the next search for items to steal."""
         for place in places:
-            self.levels.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
+            self.levels.of(place).backlog.leave_to_peers([place], self._clock.monotonic() - LAST_WAIT)
 
     def put_back(self, places: Sequence[str]) -> None:
         """Return candidates to the front, to be tried next."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
 
-    from .claimer import Batch, Claimer
+    from .claimer import Claimer, ClaimResult
 
 log: Final = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ async def claim_newest(  # noqa: PLR0917 - in the order of `Claimer.claim`
     generation: int,
     check: Operation,
     duplicates: Duplicates,
-) -> Batch:
+) -> ClaimResult:
     """Claim the newest messages of their keys, and remove their duplicates in the same multi.
 
     Raises: as `Claimer.claim`; ContendedError also when a duplicate has changed since it was read.

@@ -83,12 +83,12 @@ class GroupLock:
         "gone",
         "group",
         "live",
+        "locked_at",
         "owner",
         "reading",
         "record",
         "rereads",
         "settling",
-        "since",
         "size",
         "version",
     )
@@ -128,7 +128,7 @@ class GroupLock:
         self.fate: LockFate = LockFate.KEPT
         self.settling: bool = False
         """Whether a write in flight decides all live messages, and the lock."""
-        self.since: int | None = None
+        self.locked_at: int | None = None
         """When the lock was created, ms in ZooKeeper's time; used for the first message."""
         self.reading: bool = False
         self.rereads: int = 0

@@ -16,9 +16,9 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
-from .claimer import Batch, UnreadableError
+from .claimer import ClaimResult, UnreadableError
 from .group_lock import GroupLock, Read
-from .orphan_locks import ReadFailedError, behind_locks
+from .orphan_locks import ReadFailedError, reading_locked_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -108,7 +108,7 @@ class GroupLocks:
             if group_lock.live and self._candidates.lock_id(group_lock.live[0].place) == group_lock.group:
                 group_lock.continue_under(self._state.version)
 
-    def given(self, claims: Iterable[Claim], owner: object) -> None:
+    def note_given(self, claims: Iterable[Claim], owner: object) -> None:
         """Record the owner of assigned claims, and read ahead for a transaction that may take more."""
         for claim in claims:
             if isinstance(claim.group_lock, GroupLock):
@@ -132,10 +132,12 @@ class GroupLocks:
                 self._read_ahead(group_lock)
         while self._ready and len(claims) < waiter.missing:
             self._show(self._ready.popleft(), claims)
-        self.given(claims, waiter.owner)
+        self.note_given(claims, waiter.owner)
         return claims
 
-    async def claim(self, places: Sequence[str], groups: Sequence[str], generation: int, check: Operation) -> Batch:
+    async def claim(
+        self, places: Sequence[str], groups: Sequence[str], generation: int, check: Operation
+    ) -> ClaimResult:
         """Lock the groups of these places, or none, and read the oldest message of each. The locks must be reserved.
 
         ``check`` asserts the configuration.
@@ -159,20 +161,20 @@ class GroupLocks:
             )
             for group in groups
         ]
-        sealed: dict[GroupLock, NoAuthError] = {}
-        items = await self._lock(places, group_locks, generation, check, sealed)
+        unreadable: dict[GroupLock, NoAuthError] = {}
+        items = await self._lock(places, group_locks, generation, check, unreadable)
         locked = [group_lock for group_lock in group_locks if group_lock.group in self.held]
         try:
-            await self._read_heads(places, items, group_locks, sealed)
+            await self._read_heads(places, items, group_locks, unreadable)
         except BaseException:
             for group_lock in locked:
                 self._unlock(group_lock)
             raise
         lost = [group_lock.group for group_lock in group_locks if group_lock not in locked]
-        batch = Batch([], [], lost, [group_lock.group for group_lock in sealed])
+        batch = ClaimResult([], [], lost, [group_lock.group for group_lock in unreadable])
         for group_lock in locked:
-            if (unreadable := sealed.get(group_lock)) is not None:
-                self._claimer.log_sealed(f"of the group locked by {group_lock.group}", unreadable)
+            if (denied := unreadable.get(group_lock)) is not None:
+                self._claimer.log_unreadable(f"of the group locked by {group_lock.group}", denied)
                 self._unlock(group_lock, partial(self._set_aside, group_lock))
             elif group_lock.ahead:
                 self._show(group_lock, batch.claims)
@@ -189,11 +191,11 @@ class GroupLocks:
         group_locks: Sequence[GroupLock],
         generation: int,
         check: Operation,
-        sealed: dict[GroupLock, NoAuthError],
+        unreadable: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Create the locks; return the items read under them. A group whose lock was taken away meanwhile is not held.
 
-        ``sealed`` receives the error of each group whose oldest message is unreadable.
+        ``unreadable`` receives the error of each group whose oldest message is unreadable.
         """
         paths = self._state.paths
         nodes: list[Versioned | None] = []
@@ -212,8 +214,8 @@ class GroupLocks:
                     generation,
                 )
             except UnreadableError:
-                with behind_locks():
-                    nodes = await self._read_each(places, group_locks, generation, sealed)
+                with reading_locked_items():
+                    nodes = await self._read_each(places, group_locks, generation, unreadable)
         except ReadFailedError as failure:
             self._claimer.orphan_locks.log_unread(len(group_locks), failure)
             for group_lock in group_locks:
@@ -226,7 +228,7 @@ class GroupLocks:
         for group_lock, lock in zip(group_locks, nodes[1::2], strict=True):
             if lock is not None and lock.data == group_lock.record:
                 self.held[group_lock.group] = group_lock
-                group_lock.since = lock.ctime
+                group_lock.locked_at = lock.ctime
             else:
                 group_lock.budget.free(group_lock.size)
         return nodes[::2]
@@ -236,7 +238,7 @@ class GroupLocks:
         places: Sequence[str],
         group_locks: Sequence[GroupLock],
         generation: int,
-        sealed: dict[GroupLock, NoAuthError],
+        unreadable: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Read the oldest message of each group separately, then its lock; of an unreadable one, only the lock."""
         path_of = self._state.paths.at
@@ -246,7 +248,7 @@ class GroupLocks:
             group_locks, await read_separately(self._zookeeper, pairs, generation=generation), strict=True
         ):
             if isinstance(pair, NoAuthError):
-                sealed[group_lock] = pair
+                unreadable[group_lock] = pair
                 nodes += (None, *await self._zookeeper.read_versioned([group_lock.lock], generation=generation))
             else:
                 nodes += pair
@@ -257,13 +259,13 @@ class GroupLocks:
         places: Sequence[str],
         items: Sequence[Versioned | None],
         group_locks: Sequence[GroupLock],
-        sealed: dict[GroupLock, NoAuthError],
+        unreadable: dict[GroupLock, NoAuthError],
     ) -> None:
         """Store the messages read with the locks; if the oldest one was consumed, read the next ones."""
         heads: list[tuple[str, Versioned, GroupLock]] = []
         consumed: list[GroupLock] = []
         for place, item, group_lock in zip(places, items, group_locks, strict=True):
-            if group_lock.group not in self.held or group_lock in sealed:
+            if group_lock.group not in self.held or group_lock in unreadable:
                 continue
             if item is None:
                 self._gone(place)
@@ -281,21 +283,21 @@ class GroupLocks:
                 answers = await read_separately(self._zookeeper, each, generation=generation)
                 for (_, _, group_lock), answer in zip(heads, answers, strict=True):
                     if isinstance(answer, NoAuthError):
-                        sealed[group_lock] = answer
+                        unreadable[group_lock] = answer
                     metas.append(None if isinstance(answer, NoAuthError) else answer[0])
             for (place, item, group_lock), meta in zip(heads, metas, strict=True):
-                if group_lock not in sealed:
+                if group_lock not in unreadable:
                     group_lock.ahead.append(self._examined(group_lock, place, item, meta))
-        await asyncio.gather(*(self._read_next(group_lock, sealed) for group_lock in consumed))
+        await asyncio.gather(*(self._read_next(group_lock, unreadable) for group_lock in consumed))
 
-    async def _read_next(self, group_lock: GroupLock, sealed: dict[GroupLock, NoAuthError]) -> None:
+    async def _read_next(self, group_lock: GroupLock, unreadable: dict[GroupLock, NoAuthError]) -> None:
         """Read the messages after those that were consumed."""
         try:
             await self._read(group_lock)
         except NoAuthError as error:
-            sealed[group_lock] = error
+            unreadable[group_lock] = error
         except UnreadableError as error:
-            sealed[group_lock] = error.error
+            unreadable[group_lock] = error.error
 
     # -- called by group locks
 
@@ -496,10 +498,10 @@ class GroupLocks:
         )
         self._claimer.expect(len(item.data))
         disposition = self._claimer.examine(claim, item, meta)
-        claim.since = group_lock.since if group_lock.since is not None else self._server_clock.now()
-        if group_lock.since is not None and claim.fields is not None and disposition is None:
-            disposition = self._claimer.examine_name(claim, group_lock.since)
-        group_lock.since = None  # later messages are checked when they are delivered
+        claim.claimed_at = group_lock.locked_at if group_lock.locked_at is not None else self._server_clock.now()
+        if group_lock.locked_at is not None and claim.fields is not None and disposition is None:
+            disposition = self._claimer.examine_name(claim, group_lock.locked_at)
+        group_lock.locked_at = None  # later messages are checked when they are delivered
         return Read(claim, disposition)
 
     def _gone(self, place: str) -> None:

@@ -54,7 +54,7 @@ class ReadFailedError(Exception):
 
 
 @contextmanager
-def behind_locks() -> Iterator[None]:
+def reading_locked_items() -> Iterator[None]:
     """Distinguish a failed read of locked items from other errors.
 
     Raises: ReadFailedError: the locks exist, and the read failed. SessionExpiredError, ClientClosedError, NoAuthError:
@@ -92,7 +92,7 @@ class OrphanLocks:
         self._unlocking: dict[str, AtomicWrite] = {}  # by message id, of items that were gone
         self._checking = False
 
-    def remove_sealed(self, lock: LockRef, generation: int) -> None:
+    def remove_unreadable(self, lock: LockRef, generation: int) -> None:
         """Remove the lock of an item that this user may not read: others may take it."""
         self._remove(lock, generation, wakeup=self._state.paths.items)
 

@@ -132,7 +132,7 @@ class DelayedReleases:
         """Whether a claim is kept."""
         return bool(self._timers)
 
-    def keep(self, claim: Claim, delay: float) -> None:
+    def release_later(self, claim: Claim, delay: float) -> None:
         """Hold a claim for another ``delay`` seconds."""
         claim.delivered = claim.recorded = False
         self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))

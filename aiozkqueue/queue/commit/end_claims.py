@@ -227,7 +227,7 @@ class EndClaims(Part):
                 continue
             if disposition.delay and claim.state.dialect is not None:
                 claim.version += 1
-                claim.state.keep(claim, disposition.delay)
+                claim.state.release_later(claim, disposition.delay)
                 continue
             if disposition.kind != "release":
                 claim.settled(FREE if claim.remainder is not None or disposition.left else GONE)

@@ -281,7 +281,7 @@ class ReleaseClaims(EndClaims):
             self._lose(claim)
         elif disposition.delay:
             del self._dispositions[claim]
-            claim.state.keep(claim, min(disposition.delay, LONGEST_KEPT))
+            claim.state.release_later(claim, min(disposition.delay, LONGEST_KEPT))
         else:
             return self._remove_lock(claim, gone=False)
         return None
@@ -364,7 +364,7 @@ class ReleaseClaims(EndClaims):
         """
 
         def is_ours(lock: Node) -> bool:
-            return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
+            return lock.stat.ctime == claim.claimed_at and LockRecord.decode(lock.data).owner == claim.owner
 
         self.repairs = 0  # each claim may need its own reads
         self._reads[claim] = reads = self._reads.get(claim, 0) + 1

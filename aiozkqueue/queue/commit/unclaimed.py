@@ -39,7 +39,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 #: Items in the first read, while their size is unknown.
 FIRST_PAGE = 4
 
-Sealed: TypeAlias = "dict[str, AccessDeniedError]"
+Unreadable: TypeAlias = "dict[str, AccessDeniedError]"
 """Places whose item, lock or attempt record this user may not read."""
 
 
@@ -105,33 +105,35 @@ class ItemSnapshot(NamedTuple):
         return self.lock is not None and self.end is None
 
 
-async def find(handle: QueueHandle[Runtime], places: Sequence[str], sealed: Sealed | None = None) -> list[ItemSnapshot]:
+async def find(
+    handle: QueueHandle[Runtime], places: Sequence[str], unreadable: Unreadable | None = None
+) -> list[ItemSnapshot]:
     """Read the items at these places, leaving out empty places. Raises: as `find_pages`."""
-    return [snapshot async for page in find_pages(handle, places, sealed) for snapshot in page]
+    return [snapshot async for page in find_pages(handle, places, unreadable) for snapshot in page]
 
 
 async def find_pages(
-    handle: QueueHandle[Runtime], places: Sequence[str], sealed: Sealed | None = None
+    handle: QueueHandle[Runtime], places: Sequence[str], unreadable: Unreadable | None = None
 ) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
-    With ``sealed``, record in it the places that this user may not read, and read the others regardless.
+    With ``unreadable``, record in it the places that this user may not read, and read the others regardless.
 
-    Raises: AccessDeniedError: without ``sealed``.
+    Raises: AccessDeniedError: without ``unreadable``.
     """
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         try:
             return await read_page(page)
         except AccessDeniedError:
-            if sealed is None:
+            if unreadable is None:
                 raise
         snapshots: list[ItemSnapshot] = []
         for place in page:
             try:
                 snapshots += await read_page([place])
             except AccessDeniedError as error:
-                sealed[place] = error
+                unreadable[place] = error
         return snapshots
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
@@ -321,7 +323,7 @@ def as_claim(state: QueueState, snapshot: ItemSnapshot, runtime: Remover) -> Cla
     record = record_of_attempts(snapshot.meta)
     claim.attempts, claim.retries = (0, 0) if record is None else (record.attempts, record.retries)
     claim.meta_version = None if snapshot.meta is None else snapshot.meta.stat.version
-    claim.since = None if snapshot.lock is None else snapshot.lock.stat.ctime
+    claim.claimed_at = None if snapshot.lock is None else snapshot.lock.stat.ctime
     return claim
 
 

@@ -100,9 +100,10 @@ class BundleHold:
         "_attempts",
         "_changes",
         "_errors",
-        "ahead",
+        "at_hand",
         "budget",
         "claim_id",
+        "claimed_at",
         "created",
         "done",
         "generation",
@@ -111,7 +112,6 @@ class BundleHold:
         "name",
         "obstructed",
         "place",
-        "since",
         "size",
         "state",
         "stuck",
@@ -141,13 +141,13 @@ class BundleHold:
         self.size = size
         self.created: int = 0
         """The time of the put, ms in ZooKeeper's time."""
-        self.since: int = 0
+        self.claimed_at: int = 0
         """The time of the claim, ms in ZooKeeper's time."""
         self.version: int = 0
         """The version of the record."""
         self.done: int = 0
         """The messages that have left the bundle, as a bit set."""
-        self.ahead: list[BundledClaim] = []
+        self.at_hand: list[BundledClaim] = []
         """The messages that are at hand for the next takers, in order."""
         self.gone: bool = False
         """Whether the lock is no longer ours."""
@@ -174,7 +174,7 @@ class BundleHold:
     @property
     def with_takers(self) -> bool:
         """Whether takers have some of its messages."""
-        return self.count - self.done.bit_count() > len(self.ahead)
+        return self.count - self.done.bit_count() > len(self.at_hand)
 
     @property
     def path(self) -> str:
@@ -303,14 +303,14 @@ class BundleHold:
         """End the hold: the ZooKeeper session is over, and the lock with it."""
         if not self.gone:
             self.gone = True
-            self.ahead.clear()
+            self.at_hand.clear()
             self.holder.finished(self, unlocked=False)
 
     def lose(self) -> None:
         """End the hold: the lock has been taken away, or the state of the record is unknown."""
         if not self.gone:
             self.gone = True
-            self.ahead.clear()
+            self.at_hand.clear()
             self.holder.lost(self)
 
 
@@ -338,7 +338,7 @@ class BundledClaim(Claim):
         self.bundle: BundleHold = hold
         self.position: int = position
         self.created = hold.created
-        self.since = hold.since
+        self.claimed_at = hold.claimed_at
 
     @property
     def plain(self) -> bool:

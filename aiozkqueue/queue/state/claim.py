@@ -101,7 +101,7 @@ class Claim:
     """The version of the attempt record; None: there is no record."""
     fields: ItemName | None = None
     """The parsed name of the item, if it holds more than the id."""
-    since: int | None = None
+    claimed_at: int | None = None
     """The time of the claim, ms in ZooKeeper's time."""
     value: object = UNDECODED
     """The payload, decoded to the type of the queue that took it."""

@@ -568,10 +568,10 @@ class QueueState:
         for listener in self.claim_listeners:
             listener.retry_at(due, message_id)
 
-    def keep(self, claim: object, delay: float) -> None:
+    def release_later(self, claim: object, delay: float) -> None:
         """Hold a claim for ``delay`` more seconds, and then release it."""
         if self.claim_listeners:
-            self.claim_listeners[0].keep(claim, delay)
+            self.claim_listeners[0].release_later(claim, delay)
 
     async def _try_open(self, opening: Opening) -> None:
         paths, invalidations = self.paths, self._invalidations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiozkqueue.operations.bundles import Found
     from aiozkqueue.operations.listing import Placed
     from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.message import Content
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
@@ -137,8 +137,8 @@ def _matches(row: Row, wanted: Wanted) -> bool:
 
 async def _single_rows(handle: QueueHandle[SessionCore], placed: Sequence[Placed]) -> AsyncIterator[Row]:
     items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
-    sealed: Sealed = {}
-    async for page in find_pages(handle, list(items), sealed):
+    unreadable: Unreadable = {}
+    async for page in find_pages(handle, list(items), unreadable):
         for snapshot in page:
             yield _row(handle, items[snapshot.place], snapshot)
         await asyncio.sleep(0)
