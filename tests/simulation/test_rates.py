@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.rates.pace import USABLE_FOR, NEAR
+from aiozkqueue.rates.pace import NEAR, USABLE_FOR
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault
 

@@ -17,7 +17,7 @@ from aiozkqueue.session.internals import handle_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from aiozkqueue.http.core.shared import Shared
+    from aiozkqueue.http.core.shared_readings import SharedReadings
     from aiozkqueue.layout import ItemName
     from aiozkqueue.operations.bundles import Found
     from aiozkqueue.operations.listing import Placed
@@ -82,7 +82,7 @@ class _Index(NamedTuple):
     bundled: list[Found]
 
 
-async def list_messages(shared: Shared, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
+async def list_messages(shared: SharedReadings, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
     """Return a page of the messages that match, from 0. Visitors share the data that is read for it.
 
     Raises: AccessDeniedError, PayloadError.
