@@ -19,7 +19,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import QueueConfig, check_condition, positive_seconds
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
 from aiozkqueue.operations import alter, stats
-from aiozkqueue.operations.alter import Wanted
+from aiozkqueue.operations.alter import AlterationTarget
 from aiozkqueue.operations.budget import BUDGET
 from aiozkqueue.operations.bundles import make_room_for
 from aiozkqueue.operations.dead_letters import DeadLetters
@@ -321,7 +321,7 @@ class Queue(Destination[T]):
             NotCommittedError: other clients kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.cancel(self._core, Wanted(self, id, key), running=running)
+        return await alter.cancel(self._core, AlterationTarget(self, id, key), running=running)
 
     @changes
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -336,7 +336,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.update(self._core, Wanted(self, id, key), value)
+        return await alter.update(self._core, AlterationTarget(self, id, key), value)
 
     @reads
     async def state(self, message_id: str) -> MessageState:

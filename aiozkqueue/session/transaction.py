@@ -16,7 +16,7 @@ from aiozkqueue.errors import (
     UncommittedWarning,
 )
 from aiozkqueue.layout import check_condition
-from aiozkqueue.operations.alter import Wanted, cancel, update
+from aiozkqueue.operations.alter import AlterationTarget, cancel, update
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now, has_expired
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
@@ -193,7 +193,7 @@ class Transaction:
             TransactionClosedError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
-        return await cancel(self._runtime, Wanted(queue, id, key), self._work)
+        return await cancel(self._runtime, AlterationTarget(queue, id, key), self._work)
 
     @reads
     async def update(
@@ -206,7 +206,7 @@ class Transaction:
         Raises: as `cancel`; PayloadError, MessageTooLargeError.
         """
         self._runtime.check()
-        return await update(self._runtime, Wanted(queue, id, key), value, self._work)
+        return await update(self._runtime, AlterationTarget(queue, id, key), value, self._work)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Remove the messages taken and create the messages put, all or nothing. On return it has been applied.

@@ -83,9 +83,8 @@ async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
         return "/queues/orders" in (await browser.get("/")).text
 
     await eventually(shown)
-    monkeypatch.setattr(
-        shared_readings, "FRESH", 60.0
-    )  # on a busy machine, these requests take longer than five seconds
+    # On a busy machine, these requests take longer than five seconds.
+    monkeypatch.setattr(shared_readings, "FRESH", 60.0)
     counts, moments = [await received(session)], [time.monotonic()]
     for browsers in (1, 49):
         for _ in range(browsers):
