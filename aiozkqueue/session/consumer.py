@@ -82,6 +82,8 @@ class Consumer(Generic[T]):
         self._idle_timer: Timer | None = None
         self._stopped = False
         self._closed = False
+        self._redelivered: int = 0
+        """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
@@ -195,7 +197,8 @@ class Consumer(Generic[T]):
             atomic_write.watch(self._commits.land)
 
     def _warn_of_redelivery(self, error: BaseException) -> None:
-        """Report a delivery that the loop could not commit."""
+        """Count and report a delivery that the loop could not commit."""
+        self._redelivered += 1
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
@@ -285,7 +288,7 @@ class Consumer(Generic[T]):
             if error is None:
                 self._report()
         finally:
-            self._commits.abandon()
+            self._redelivered += self._commits.abandon()
 
     async def _finish(self, error: BaseException | None) -> None:
         released = self._prefetcher.abandon()
@@ -373,15 +376,18 @@ class _PendingCommits:
                 self.abandon()
         self.landed.set()
 
-    def abandon(self) -> None:
-        """Log the failures, now and later, because no loop raises them."""
+    def abandon(self) -> int:
+        """Log the failures, now and later, because no loop raises them; return how many messages are redelivered."""
         self._abandoned = True
+        redelivered = 0
         while self.failures:
             work, failure = self.failures.popleft()
             [claim] = work.claims
             context = about(claim, work.id)
             if isinstance(failure, REDELIVERY_ERRORS):
+                redelivered += 1
                 log.warning("queue %s: %s is redelivered: %s", self._queue, claim.id, failure, extra=context)
             else:
                 text = "queue %s: message %s could not be settled"
                 log.error(text, self._queue, claim.id, exc_info=failure, extra=context)
+        return redelivered

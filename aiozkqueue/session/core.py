@@ -24,6 +24,7 @@ from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.claim.registration import this_process
+from aiozkqueue.queue.claim.services import ClaimServices
 from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.failures import CLOSED, unknown
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
@@ -328,19 +329,19 @@ class SessionCore:
                 msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; use no filters"
                 raise InvalidOptionError(msg)
             self._retire_dispatchers(filtered=condition is not None)
-            dispatcher = ClaimDispatcher(
+            services = ClaimServices(
                 state,
                 self.zookeeper,
-                committer=self.committer,
-                tasks=self.tasks,
-                clock=self.clock,
-                server_clock=self.server_clock,
-                ids=self.ids,
-                about=self.about,
-                budgets=self._budgets,
-                random=self.random,
-                condition=condition,
+                self.committer,
+                self.tasks,
+                self.clock,
+                self.server_clock,
+                self.ids,
+                self.random,
+                self._budgets,
+                self.about,
             )
+            dispatcher = ClaimDispatcher(services, condition)
             self._dispatchers[state.name, condition] = dispatcher
             self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {state.name}")
         return dispatcher

@@ -197,7 +197,7 @@ class PartitionWriter:
 
 
 class MarkedPartitionWriter(PartitionWriter):
-    """Writes a partition whose rows are identified by a column. A row is put once, in any order and by any partition."""
+    """Writes a partition whose rows a column identifies. A row is put once, in any order and by any partition."""
 
     def __init__(self, link: Link, staging: BatchWriter, batch: BatchIdentity, partition: int, fence: Fence) -> None:
         super().__init__(link, staging, batch, partition, fence)

@@ -52,7 +52,7 @@ async def claimed_late(config: zq.QueueConfig, offset: float) -> list[int]:
                 async with session.transaction() as tx:
                     if await tx.take(jobs, timeout=0.5) is None:
                         return
-                    claims.extend(claim.since or 0 for claim in work_of(tx).claims)
+                    claims.extend(claim.claimed_at or 0 for claim in work_of(tx).claims)
 
         taking = asyncio.create_task(take())
         await asyncio.sleep(offset)

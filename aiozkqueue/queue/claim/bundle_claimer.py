@@ -31,14 +31,11 @@ from .orphan_locks import ReadFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.state.bundle_hold import BundleHolder
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned
 
     from .claimer import Claimer
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -56,23 +53,13 @@ class BundleClaimer:
     ``relist`` has the candidates listed again, after a bundle has become single items.
     """
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        claimer: Claimer,
-        server_clock: ServerClock,
-        ids: IdSource,
-        budgets: SessionBudget,
-        relist: Callable[[], object],
-    ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
+    def __init__(self, services: ClaimServices, claimer: Claimer, relist: Callable[[], object]) -> None:
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._server_clock = services.server_clock
+        self._ids = services.ids
+        self._budgets = services.budgets
         self._claimer = claimer
-        self._server_clock = server_clock
-        self._ids = ids
-        self._budgets = budgets
         self._relist = relist
 
     async def claim(

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import (
@@ -41,17 +41,14 @@ from .bundle_claimer import BundleClaimer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.layout import BundleTable, IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import SessionBudget
+    from aiozkqueue.layout import BundleTable
     from aiozkqueue.queue.state.hooks import ItemFate
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.runtime.clock import Clock, Timer
+    from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
     from .claimer import Claimer, ClaimResult
+    from .services import ClaimServices
     from .waiters import WaitQueue
 
 log: Final = logging.getLogger(__name__)
@@ -68,17 +65,6 @@ DEEP_SPAN: Final = 0.3
 SUSPENSION: Final = 60.0
 #: The share of the messages finished in the last two ticks that a session claims ahead.
 AHEAD: Final = 0.5
-
-
-class Services(NamedTuple):
-    """The parts of the session that `HeldBundles` uses."""
-
-    committer: GroupCommitter
-    tasks: TaskOwner
-    clock: Clock
-    server_clock: ServerClock
-    ids: IdSource
-    budgets: SessionBudget
 
 
 class RecentlyFinished:
@@ -153,29 +139,17 @@ class HeldBundles:
     """The bundles of one queue that one session holds."""
 
     def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        services: Services,
-        *,
-        claimer: Claimer,
-        candidates: CandidateIndex,
-        waiters: WaitQueue,
+        self, services: ClaimServices, *, claimer: Claimer, candidates: CandidateIndex, waiters: WaitQueue
     ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._committer = services.committer
+        self._tasks = services.tasks
+        self._clock = services.clock
+        self._ids = services.ids
         self._claimer = claimer
         self._candidates = candidates
-        self._committer, self._tasks, self._clock, server_clock, self._ids, budgets = services
-        self._bundle_claimer = BundleClaimer(
-            state,
-            zookeeper,
-            claimer=claimer,
-            server_clock=server_clock,
-            ids=self._ids,
-            budgets=budgets,
-            relist=candidates.relist,
-        )
+        self._bundle_claimer = BundleClaimer(services, claimer, candidates.relist)
         self._waiters = waiters
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import Revision
-    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation
 
     from .bundles import HeldBundles
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from .waiters import WaitQueue
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[ClaimResult]]
+    from .services import ClaimServices
 
 #: Claim batches in flight: of a session that is alone on the queue, and of one among several.
 BATCHES_ALONE = 4
@@ -77,7 +76,7 @@ class ClaimBatches:
 
     def __init__(
         self,
-        state: QueueState,
+        services: ClaimServices,
         *,
         claimer: Claimer,
         candidates: CandidateIndex,
@@ -85,18 +84,17 @@ class ClaimBatches:
         held_bundles: HeldBundles,
         waiters: WaitQueue,
         splitter: Splitter | None,
-        tasks: TaskOwner,
         releases: Releases,
         fail: Callable[[Exception], None],
     ) -> None:
-        self._state = state
+        self._state = services.state
         self._claimer = claimer
         self._candidates = candidates
         self._group_locks = group_locks
         self._held_bundles = held_bundles
         self._waiters = waiters
         self._splitter = splitter
-        self._tasks = tasks
+        self._tasks = services.tasks
         self._releases = releases
         self._fail = fail
         self._task_pool = TaskPool(self._claim)

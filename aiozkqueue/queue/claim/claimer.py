@@ -53,13 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned
+
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -174,23 +170,14 @@ class ClaimCounts:
 class Claimer:
     """Claims items of one queue for one session."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        server_clock: ServerClock,
-        ids: IdSource,
-        budgets: SessionBudget,
-    ) -> None:
+    def __init__(self, services: ClaimServices) -> None:
+        state, zookeeper, ids = services.state, services.zookeeper, services.ids
         self._state = state
         self._zookeeper = zookeeper
-        self._committer = committer
-        self._server_clock = server_clock
+        self._committer = services.committer
+        self._server_clock = services.server_clock
         self._ids = ids
-        self._budgets = budgets
+        self._budgets = services.budgets
         self._expected_size = EXPECTED_SIZE
         self._lock_text = lock_text(ids.client)
         self._above_places = state.paths.at("")
@@ -200,9 +187,7 @@ class Claimer:
         # Ids of other programs are shorter than our longest.
         self.item_lock_size: int = zookeeper.path_size(state.paths.lock("0" * state.longest_id)) + 4
         """Bytes of the session's lock budget that the lock of one message uses."""
-        self.orphan_locks: OrphanLocks = OrphanLocks(
-            state, zookeeper, committer=committer, tasks=tasks, ids=ids, budgets=budgets, size=self.item_lock_size
-        )
+        self.orphan_locks: OrphanLocks = OrphanLocks(services, self.item_lock_size)
         self.group_lock_size: int = zookeeper.path_size(state.paths.lock(ORDERED)) + 4
         """Bytes that the lock of one group uses."""
 

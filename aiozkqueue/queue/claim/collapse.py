@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.state.hooks import RefusalHandler
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeperError
 
     from .claimer import Claimer, ClaimResult
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -121,19 +121,12 @@ class _Lane:
 class Collapse:
     """Chooses the messages that one session claims from a queue with compaction."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        ids: IdSource,
-        server_clock: ServerClock,
-        set_aside: Callable[[Sequence[str]], None],
-    ) -> None:
-        self._state = state
+    def __init__(self, services: ClaimServices, set_aside: Callable[[Sequence[str]], None]) -> None:
+        self._state = services.state
         self._set_aside = set_aside
-        self._zookeeper = zookeeper
-        self.ids = ids
-        self.server_clock = server_clock
+        self._zookeeper = services.zookeeper
+        self.ids: IdSource = services.ids
+        self.server_clock: ServerClock = services.server_clock
         self.removed: int = 0
         """Duplicates removed before a claim, because there were too many for one multi."""
         self._lanes: dict[str, _Lane] = {}

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.batches import BatchVisibility
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
-    from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
+    from aiozkqueue.zookeeper import WatchEvent
 
     from .candidate_index import CandidateIndex
+    from .services import ClaimServices
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
@@ -75,9 +75,8 @@ class Demand(Protocol):
 class CandidateSource:
     """Finds candidates for a dispatcher, and adds them to the index."""
 
-    def __init__(
-        self, index: CandidateIndex, zookeeper: ZooKeeper, demand: Demand, *, clock: Clock, server_clock: ServerClock
-    ) -> None:
+    def __init__(self, services: ClaimServices, index: CandidateIndex, demand: Demand) -> None:
+        zookeeper, clock = services.zookeeper, services.clock
         self._index = index
         self._state = state = index.state
         self._levels = index.levels
@@ -90,7 +89,7 @@ class CandidateSource:
         self._zookeeper = zookeeper
         self._demand = demand
         self._clock = clock
-        self._server_clock = server_clock
+        self._server_clock = services.server_clock
         self._work_stealer = WorkStealer(
             zookeeper, state.paths, clock, excluded=index.held.__contains__, lock_ids=index.lock_ids
         )

@@ -32,7 +32,7 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .bundles import HeldBundles, Services
+from .bundles import HeldBundles
 from .candidate_index import CandidateIndex
 from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
@@ -41,25 +41,19 @@ from .discovery import CandidateSource
 from .foreign import Splitter
 from .groups import GroupLocks
 from .pause import ABSENT, PAUSED, Pause
-from .registration import Registration
 from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
 
 if TYPE_CHECKING:
-    from random import Random
-
-    from aiozkqueue.layout import Condition, IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import Claim, SessionBudget
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import ItemFate
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import ZooKeeper
 
     from .claimer import ClaimCounts
     from .collapse import Duplicates
     from .pause import Reason
+    from .services import ClaimServices
     from .waiters import Waiter
 
 log: Final = logging.getLogger(__name__)
@@ -71,115 +65,44 @@ LEAVING: Final = 2.0
 class ClaimDispatcher:
     """Dispatches the claims on one queue in one session."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        clock: Clock,
-        server_clock: ServerClock,
-        ids: IdSource,
-        about: bytes,
-        budgets: SessionBudget,
-        random: Random,
-        condition: Condition | None = None,
-    ) -> None:
-        self.state = state
-        self._zookeeper = zookeeper
-        self._delayed_releases = DelayedReleases(clock, self._release_unseen)
-        self._budgets = budgets
-        self._claimer = Claimer(
-            state,
-            zookeeper,
-            committer=committer,
-            tasks=tasks,
-            server_clock=server_clock,
-            ids=ids,
-            budgets=budgets,
+    def __init__(self, services: ClaimServices, condition: Condition | None = None) -> None:
+        self.state: QueueState = services.state
+        self._zookeeper = services.zookeeper
+        self._budgets = services.budgets
+        self._claimer = claimer = Claimer(services)
+        self._candidates = candidates = CandidateIndex(services, condition)
+        self._candidate_source = CandidateSource(services, candidates, self)
+        self._waiters = waiters = WaitQueue(self.state.name, services.clock, candidates.wakeup)
+        self._held_bundles = held_bundles = HeldBundles(
+            services, claimer=claimer, candidates=candidates, waiters=waiters
         )
-        self._candidates = CandidateIndex(
-            state,
-            zookeeper,
-            Registration(
-                zookeeper,
-                state.paths,
-                ids.client,
-                about=about,
-                budgets=budgets,
-                clock=server_clock,
-                condition=condition,
-            ),
-            clock=clock,
-            server_clock=server_clock,
-            random=random,
-            condition=condition,
-        )
-        self._candidate_source = CandidateSource(
-            self._candidates, zookeeper, self, clock=clock, server_clock=server_clock
-        )
-        self._collapse: Collapse | None = None
-        self._new_collapse = partial(Collapse, state, zookeeper, ids, server_clock, self._candidates.set_aside)
-        self._waiters = WaitQueue(state.name, clock, self._candidates.wakeup)
-        self._pause: Pause | None = None
-        self._held_bundles = HeldBundles(
-            state,
-            zookeeper,
-            Services(committer, tasks, clock, server_clock, ids, budgets),
-            claimer=self._claimer,
-            candidates=self._candidates,
-            waiters=self._waiters,
-        )
-        self.releases = Releases(
-            state,
-            committer=committer,
-            ids=ids,
-            candidates=self._candidates,
-            held_bundles=self._held_bundles,
-        )
+        self.releases: Releases = Releases(services, candidates=candidates, held_bundles=held_bundles)
+        self._delayed_releases = DelayedReleases(services.clock, self._release_unseen)
         self._group_locks = GroupLocks(
-            state,
-            zookeeper,
-            claimer=self._claimer,
-            candidates=self._candidates,
-            committer=committer,
-            tasks=tasks,
-            clock=clock,
-            server_clock=server_clock,
-            ids=ids,
-            budgets=budgets,
-            waiters=self._waiters,
-            releases=self.releases,
+            services, claimer=claimer, candidates=candidates, waiters=waiters, releases=self.releases
         )
-        self._splitter: Splitter | None = None
-        if state.dialect is not None:
-            self._splitter = Splitter(
-                state,
-                zookeeper,
-                committer=committer,
-                ids=ids,
-                releases=self.releases,
-                candidates=self._candidates,
-            )
+        foreign = self.state.dialect is not None
+        self._splitter = Splitter(services, releases=self.releases, candidates=candidates) if foreign else None
         self._claim_batches = ClaimBatches(
-            state,
-            claimer=self._claimer,
-            candidates=self._candidates,
+            services,
+            claimer=claimer,
+            candidates=candidates,
             group_locks=self._group_locks,
-            held_bundles=self._held_bundles,
-            waiters=self._waiters,
+            held_bundles=held_bundles,
+            waiters=waiters,
             splitter=self._splitter,
-            tasks=tasks,
             releases=self.releases,
             fail=self._answer_failure,
         )
+        self._collapse: Collapse | None = None
+        self._new_collapse = partial(Collapse, services, candidates.set_aside)
+        self._pause: Pause | None = None
         self._generation = 0
         self._lingering = False  # whether it waits, with nothing in progress, because there are no takers
         self._closed = False
         self.users: int = 0
         """The listeners that use it, between two requests too."""
-        state.claim_listeners += (self,)
+        self.state.claim_listeners += (self,)
 
     # -- for takers
 

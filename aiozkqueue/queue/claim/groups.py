@@ -23,17 +23,12 @@ from .orphan_locks import ReadFailedError, reading_locked_items
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
     from .claimer import Claimer
     from .releases import Releases
+    from .services import ClaimServices
     from .waiters import Waiter, WaitQueue
 
 log: Final = logging.getLogger(__name__)
@@ -52,30 +47,23 @@ class GroupLocks:
 
     def __init__(
         self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
+        services: ClaimServices,
         *,
         claimer: Claimer,
         candidates: CandidateIndex,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        clock: Clock,
-        server_clock: ServerClock,
-        ids: IdSource,
-        budgets: SessionBudget,
         waiters: WaitQueue,
         releases: Releases,
     ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._committer = services.committer
+        self._tasks = services.tasks
+        self._clock = services.clock
+        self._server_clock = services.server_clock
+        self._ids = services.ids
+        self._budgets = services.budgets
         self._claimer = claimer
         self._candidates = candidates
-        self._committer = committer
-        self._tasks = tasks
-        self._clock = clock
-        self._server_clock = server_clock
-        self._ids = ids
-        self._budgets = budgets
         self._waiters = waiters
         self._releases = releases
         self.held: dict[str, GroupLock] = {}

@@ -1,4 +1,4 @@
-"""The ends of claims in a commit. Their releases, which cannot fail, are in `release`."""
+"""The ends of claims in a commit. Their releases, which cannot fail, are in `release_claims`."""
 
 from __future__ import annotations
 
