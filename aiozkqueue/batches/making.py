@@ -120,7 +120,7 @@ class BatchMaker(BatchRemover):
         """List free messages."""
         await self._reopen()
         if not self._state.config.paused:
-            self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_sealed)
+            self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_unreadable)
 
     async def open(self) -> None:
         """Take the ledger over, unless that has been done: earlier processes can then change nothing.

@@ -111,7 +111,7 @@ class BatchWriter:
 
         Raises: NotCommittedError: the batch has been discarded, or a later one has begun. Also as `QueueState.open`.
         """
-        await self._state.admit_staged()
+        await self._state.admit_pending_batches()
         while True:
             record, version = await self._read()
             if record is not None and record.batch >= batch:

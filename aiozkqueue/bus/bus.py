@@ -259,7 +259,7 @@ class Bus(Generic[E]):
     def _queue(self, group: str | None, policy: Policy | None) -> Queue[bytes]:
         queue = self._session.queue(self._paths.queue(group))
         if policy is not None:
-            state_of(queue).prefer(policy)
+            state_of(queue).prefer_policy(policy)
         if self._policy is not None:
             _compare_always(self.name, state_of(queue), self._policy)
         return queue

@@ -70,7 +70,7 @@ class ForeignQueueState(QueueState):
         self._visibility_checked = False
         self.longest_id: int = dialect.longest_name
 
-    def locked_by(self, name: str, config: StoredConfig | None = None) -> str:
+    def lock_id_of(self, name: str, config: StoredConfig | None = None) -> str:
         """See `QueueState`: an item's lock has the item's name."""
         del config
         return self._layout.id_of(name)
@@ -91,7 +91,7 @@ class ForeignQueueState(QueueState):
         sequence = int(digits) if digits.isascii() and digits.isdigit() else 0
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 
-    def dead(self, name: str, version: int, created: int) -> str:
+    def dead_letter_path(self, name: str, version: int, created: int) -> str:
         """See `QueueState`: one item may become several dead letters, each with its own version.
 
         Names begin again when the parent of the items is created again.
@@ -100,12 +100,12 @@ class ForeignQueueState(QueueState):
         item = self.parse_item(name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 
-    def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
+    def wakeup_operations(self, path: str, transaction_id: str) -> Sequence[Operation]:
         """See `QueueState`: a child that is created and deleted at once wakes clients that watch children."""
         wake = f"{path}/wake-{transaction_id}"
         return Create(wake), Delete(wake)
 
-    def backlog(self, random: Random) -> Backlog:
+    def new_backlog(self, random: Random) -> Backlog:
         """See `QueueState`."""
         return ForeignBacklog(random, self._layout, self._now)
 
@@ -173,7 +173,7 @@ class ForeignQueueState(QueueState):
             self._visibility_checked = True
             await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
 
-    def _folders(self) -> list[str]:
+    def _required_znodes(self) -> list[str]:
         paths = self.paths
         own = [paths.lanes, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
         return own if self._layout.locks is not None else [*own, paths.locks]

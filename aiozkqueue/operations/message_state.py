@@ -148,7 +148,7 @@ async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: Sto
 async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState | None:
     paths, message_id = handle.paths, placed.item.id
     config = await configuration(handle) or StoredConfig()  # another program's queue need not have one
-    locked_by = handle.state.locked_by(placed.item.text, config)
+    locked_by = handle.state.lock_id_of(placed.item.text, config)
     node, lock, meta = await read_all(handle, [placed.path, paths.lock(locked_by), paths.meta(message_id)])
     if node is None:
         return None

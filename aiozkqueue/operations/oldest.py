@@ -100,7 +100,7 @@ class _OldestReader:
         return []
 
     def _lock(self, name: str) -> str:
-        return self._handle.state.locked_by(name, self._config)
+        return self._handle.state.lock_id_of(name, self._config)
 
     def _may_wait(self, name: str) -> bool:
         try:

@@ -43,8 +43,9 @@ from aiozkqueue.replies.calls import Calls
 from aiozkqueue.runtime.clock import EqualDeadlines, ServerClock
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
-from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
+from aiozkqueue.zookeeper import CallLimit, State
 
+from .lane_ends import LaneEnds
 from .late_writes import LateWrite, not_sent
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ OUTCOMES_KEPT = 10_000
 MOST_FILTERS = 64
 #: Queues whose dispatchers a session keeps while no taker uses them. One takes about 20 KB, and has a task.
 MOST_QUEUES = 1000
-#: Seconds until the next attempt to open a generation that could not be opened.
-ADVANCE_AGAIN = 60.0
 #: Bytes of the largest request that are reserved for the names and reasons of one message.
 MESSAGE_MARGIN = 64 * 1024
 #: Bytes of the largest request that are reserved for the other operations of a transaction with puts.
@@ -167,12 +166,10 @@ class SessionCore:
         self._budgets = SessionBudget()
         self._states: dict[str, QueueState] = {}
         self._gates: list[CapacityGate] = []
-        self._advancing: set[str] = set()
-        self._advance_again: dict[str, float] = {}  # by queue: when to try again to open the next generation
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._retired: dict[str, ClaimCounts] = {}  # the counts of dispatchers that have ended, by queue
         self._janitor = Janitor(self) if janitor else None
-        self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
+        self._links = SessionLinks(self.server_clock, self.random, self._features, LaneEnds(clock, self.tasks).note)
         self._loop = asyncio.get_running_loop()
         self._thread_id = get_ident()
         self._process = _Process.current
@@ -490,22 +487,6 @@ class SessionCore:
             self.meter.state_changed(state)
         for dispatcher in self._dispatchers.values():
             dispatcher.state_changed(state, generation)
-
-    def _lane_ending(self, state: QueueState, path: str) -> None:
-        again = self._advance_again.get(state.name)
-        if state.name not in self._advancing and (again is None or self.clock.monotonic() >= again):
-            self._advancing.add(state.name)
-            self.tasks.spawn(self._advance_lane, state, path, name=f"next lane of {state.name}")
-
-    async def _advance_lane(self, state: QueueState, path: str) -> None:
-        try:
-            await state.next_generation(path)
-        except (QueueError, ZooKeeperError) as error:
-            # Puts still succeed until the counter ends, 2**30 items later, and each of them would try again.
-            self._advance_again[state.name] = self.clock.monotonic() + ADVANCE_AGAIN
-            log.warning("queue %s: %s", state.name, error, extra={"queue": state.name})
-        finally:
-            self._advancing.discard(state.name)
 
     def _failed(self, failure: BaseException) -> None:
         """Fail all waiters: a task of the session has failed, which is a defect.

@@ -467,7 +467,7 @@ async def _wait_for_claims(
 
     Raises: ConnectionLostError: no server has answered the search within ``operation_timeout``.
     """
-    waiter = dispatcher.request(limit, timeout, generation=work.generation, owner=work)
+    waiter = dispatcher.request(limit, timeout, generation=work.generation, transaction=work)
     searches = work.runtime.searches if timeout == 0 else None
     if searches is not None:
         searches.add(waiter)

@@ -41,7 +41,7 @@ async def claimed_late(config: zq.QueueConfig, offset: float) -> list[int]:
     async with cluster.connect() as session:
         jobs = session.queue("jobs")
         await jobs.configure(config)
-        await state_of(jobs).admit_staged()  # so that the choice of candidates takes another request
+        await state_of(jobs).admit_pending_batches()  # so that the choice of candidates takes another request
         for number in range(6):
             for body in (b"older", b"newer"):
                 await jobs.put(body, key=f"{number}" if config.collapse else None)

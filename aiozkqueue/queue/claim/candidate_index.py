@@ -105,7 +105,7 @@ class CandidateIndex:
         self._clock = clock
         self._server_clock = services.server_clock
         self.selector: FilterSelector | None = None if condition is None else FilterSelector(condition, state.tags)
-        self.levels: PriorityIndex = PriorityIndex(state.snapshot.tiers, partial(state.backlog, services.random))
+        self.levels: PriorityIndex = PriorityIndex(state.snapshot.tiers, partial(state.new_backlog, services.random))
         self.watch: QueueWatch = QueueWatch(zookeeper, state.paths, self)
         self.timers: Timers = Timers()
         self.delayed: DelayedIndex = DelayedIndex(zookeeper, state, clock)

@@ -71,13 +71,13 @@ class Duplicates(NamedTuple):
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
         """Repair the cause of a refused operation, if possible; return the exception to raise: read again."""
         self.collapse.forget_listings()
-        operation, owner, place = self.operations[index]
+        operation, handler, place = self.operations[index]
         if place is not None and isinstance(error, NotEmptyError):
             self.collapse.skip(place, error)
             return ContendedError(-1)
         if isinstance(error, NoAuthError):
             return error
-        if owner is not None and (repair := owner.repair(operation, error)) is not None:
+        if handler is not None and (repair := handler.repair(operation, error)) is not None:
             await repair
         return ContendedError(-1)
 

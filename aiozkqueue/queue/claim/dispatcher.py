@@ -117,20 +117,20 @@ class ClaimDispatcher:
         return self._claimer.counts
 
     def request(
-        self, limit: int, timeout: float | None = None, *, generation: int | None = None, owner: object = None
+        self, limit: int, timeout: float | None = None, *, generation: int | None = None, transaction: object = None
     ) -> Waiter:
         """Request up to ``limit`` claims; the waiter's future returns them as soon as there is at least one.
 
         The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one search). A caller that
-        stops waiting for it must call `cancel_request`. A transaction is the ``owner`` of the messages that it takes,
-        and gets further messages of the groups that it holds.
+        stops waiting for it must call `cancel_request`. A ``transaction`` also gets further messages of the groups that
+        it holds.
 
         Raises:
             SessionClosedError: the session has been closed.
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        return self._waiters.add(limit, timeout, generation, owner)
+        return self._waiters.add(limit, timeout, generation, transaction)
 
     def take_at_hand(self, limit: int, generation: int | None) -> list[Claim]:
         """Return ``limit`` messages that can be delivered without a wait; none if there are fewer.

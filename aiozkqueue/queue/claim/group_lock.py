@@ -84,12 +84,12 @@ class GroupLock:
         "group",
         "live",
         "locked_at",
-        "owner",
         "reading",
         "record",
         "rereads",
         "settling",
         "size",
+        "transaction",
         "version",
     )
 
@@ -123,7 +123,7 @@ class GroupLock:
         """Messages that are delivered, or about to be, and not decided; oldest first."""
         self.ahead: deque[Read] = deque()
         """The next messages, read under the lock."""
-        self.owner: object = None
+        self.transaction: object = None
         """The transaction that holds the group and may take more of it; None: a consumer, a listener, or no taker."""
         self.fate: LockFate = LockFate.KEPT
         self.settling: bool = False
@@ -154,7 +154,7 @@ class GroupLock:
     ) -> Iterator[tuple[Claim, QueueState | None, Operation]]:
         """Return the lock operations that go with these dispositions; called again for each resend.
 
-        Each has the claim that it is about, and the owner of its refusal (None: the claim).
+        Each has the claim that it is about, and the handler of its refusal (None: the claim).
         """
         if self.gone:
             return

@@ -96,19 +96,21 @@ class GroupLocks:
             if group_lock.live and self._candidates.lock_id(group_lock.live[0].place) == group_lock.group:
                 group_lock.continue_under(self._state.version)
 
-    def note_given(self, claims: Iterable[Claim], owner: object) -> None:
-        """Record the owner of assigned claims, and read ahead for a transaction that may take more."""
+    def note_given(self, claims: Iterable[Claim], transaction: object) -> None:
+        """Record the transaction that gets these claims, and read ahead for it: it may take more."""
         for claim in claims:
             if isinstance(claim.group_lock, GroupLock):
-                claim.group_lock.owner = owner
+                claim.group_lock.transaction = transaction
                 self._read_ahead(claim.group_lock)
 
     def next_for(self, waiter: Waiter) -> list[Claim]:
         """Return the claims that a taker may have now, from groups that it holds or that wait for a taker."""
         claims: list[Claim] = []
-        if waiter.owner is not None:
+        if waiter.transaction is not None:
             for group_lock in [
-                group_lock for group_lock in self.held.values() if group_lock.owner is waiter.owner and group_lock.live
+                group_lock
+                for group_lock in self.held.values()
+                if group_lock.transaction is waiter.transaction and group_lock.live
             ]:
                 while (
                     group_lock.ahead
@@ -120,7 +122,7 @@ class GroupLocks:
                 self._read_ahead(group_lock)
         while self._ready and len(claims) < waiter.missing:
             self._show(self._ready.popleft(), claims)
-        self.note_given(claims, waiter.owner)
+        self.note_given(claims, waiter.transaction)
         return claims
 
     async def claim(
@@ -291,7 +293,7 @@ class GroupLocks:
 
     def keeps(self, group_lock: GroupLock) -> bool:
         """See `GroupLockOwner`."""
-        if not self._current(group_lock) or (group_lock.owner is not None and self._waiters.empty):
+        if not self._current(group_lock) or (group_lock.transaction is not None and self._waiters.empty):
             return False
         if not self._candidates.alone and self._clock.monotonic() - group_lock.begun > LONGEST:
             return False
@@ -306,7 +308,7 @@ class GroupLocks:
         self._candidates.wakeup.set()
         if group_lock.live:
             return
-        group_lock.owner = None
+        group_lock.transaction = None
         if not self._current(group_lock) or (not group_lock.ahead and not self._has_more(group_lock)):
             self._release_unseen(group_lock)
         elif group_lock.ahead:
@@ -471,14 +473,14 @@ class GroupLocks:
 
     def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
         state, message_id = self._state, id_at(place)
-        path, owner = state.paths.at(place), self._ids.client
+        path, client = state.paths.at(place), self._ids.client
         claim = Claim(
             state,
             place,
             message_id,
             path,
             group_lock.lock,
-            owner,
+            client,
             group_lock.generation,
             group_lock.budget,
             0,

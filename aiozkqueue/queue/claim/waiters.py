@@ -41,7 +41,7 @@ class Waiter:
         "generation",
         "late",
         "limit",
-        "owner",
+        "transaction",
     )
 
     def __init__(  # noqa: PLR0917 - one is made for every take
@@ -52,14 +52,14 @@ class Waiter:
         blocking: bool,  # noqa: FBT001 - keywords would cost every take
         due: float,
         future: asyncio.Future[list[Claim]],
-        owner: object,
+        transaction: object,
     ) -> None:
-        self.owner: object = owner
+        self.transaction: object = transaction
         """The transaction that takes, which may hold several messages of a group; None: a consumer or listener."""
         self.limit: int = limit
         """The most claims that it takes."""
         self.generation: int | None = generation
-        """The ZooKeeper session of the claims that its owner holds; None: it holds none, and any session will do."""
+        """The ZooKeeper session of the claims that its transaction holds; None: it holds none, so any session will do."""
         self.blocking: bool = blocking
         """Whether it waits for new messages. If not, it takes those that are available now, which may be none."""
         self.due: float = due
@@ -132,11 +132,11 @@ class WaitQueue:
         """Iterate over the takers that still wait."""
         return (waiter for waiter in self._waiters if not waiter.future.done())
 
-    def add(self, limit: int, timeout: float | None, generation: int | None, owner: object) -> Waiter:
+    def add(self, limit: int, timeout: float | None, generation: int | None, transaction: object) -> Waiter:
         """Add a taker, which gets an empty answer after ``timeout`` seconds (None: no limit; 0: after one search)."""
         self.arrivals += 1
         due = self._clock.monotonic() + timeout if timeout else math.inf
-        waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
+        waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), transaction)
         self._waiters.append(waiter)
         if limit > self._largest:  # noqa: PLR1730 - for each take: a call costs five times as much
             self._largest = limit
@@ -207,7 +207,7 @@ class WaitQueue:
         """Assign the claims of a batch to the waiting takers; return those that no taker wants.
 
         ``in_flight`` are the batches that a taker with too few claims then waits for. Takers that arrived after
-        ``last_arrival`` get none (None: no limit). ``note_given`` is called with each part and its owner.
+        ``last_arrival`` get none (None: no limit). ``note_given`` is called with each part and its transaction.
         """
         start = 0
         while start < len(claims) and self._waiters:
@@ -226,7 +226,7 @@ class WaitQueue:
             part = claims[start : start + waiter.limit - waiter.count]
             start += len(part)
             if note_given is not None:
-                note_given(part, waiter.owner)
+                note_given(part, waiter.transaction)
             if len(part) == waiter.limit:
                 self._waiters.popleft()
                 waiter.future.set_result(part)

@@ -126,7 +126,7 @@ class ReturnUndelivered(Part):
         if self._whole:
             hold.unlock()
             if self._wakes:  # a watch on items misses the removal of a lock
-                composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
+                composition.operations.extend(hold.state.wakeup_operations(hold.state.paths.items, hold.claim_id))
             return
         composition.operations += hold.guard()
         for claim in self._claims:

@@ -63,7 +63,7 @@ def create_dead_letter(claim: Claim, reason: str, moment: int) -> Operation:
     header = dead_header(claim, reason, moment)
     if claim.state.dialect is not None:
         header = replace(header, unknown={FOREIGN_NAME: claim.name})
-    return Create(claim.state.dead(claim.name, claim.version, claim.created), encode(claim.body, header))
+    return Create(claim.state.dead_letter_path(claim.name, claim.version, claim.created), encode(claim.body, header))
 
 
 def dead_header(claim: Claim, reason: str, moment: int) -> Header:

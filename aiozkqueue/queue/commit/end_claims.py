@@ -182,7 +182,7 @@ class EndClaims(Part):
             if not self._wakes(state):
                 continue
             # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
-            for operation in state.wakeup(wakeup, self._transaction_id):
+            for operation in state.wakeup_operations(wakeup, self._transaction_id):
                 composition.add(operation, EndHandler(self, None, state))
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:

@@ -87,7 +87,9 @@ class RemoveOrphanLock(Part):
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
-            forced_version = await self._state.unforced(lock.path, lambda node: node.data == lock.record, generation)
+            forced_version = await self._state.read_forced_version(
+                lock.path, lambda node: node.data == lock.record, generation
+            )
         except ZooKeeperError:
             self._gone()  # it is gone with the session, or its state cannot be known here
             raise

@@ -374,7 +374,7 @@ class ReleaseClaims(EndClaims):
             )
             return
         try:
-            forced_version = await claim.state.unforced(claim.lock, is_ours, claim.generation)
+            forced_version = await claim.state.read_forced_version(claim.lock, is_ours, claim.generation)
         except ZooKeeperSessionExpiredError:
             return  # the write is sent again, and then ends with the session
         except NoAuthError as error:

@@ -138,7 +138,7 @@ async def find_pages(
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         paths: list[str] = []
-        version, locked_by = handle.state.version, [handle.state.locked_by(name_at(place)) for place in page]
+        version, locked_by = handle.state.version, [handle.state.lock_id_of(name_at(place)) for place in page]
         for place, own in zip(page, locked_by, strict=True):
             message_id = handle.state.item_id(name_at(place))
             paths += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
@@ -159,7 +159,7 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, handle.state.locked_by(name_at(place)), handle.state.version)
+            ItemSnapshot(place, item, None, None, handle.state.lock_id_of(name_at(place)), handle.state.version)
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]

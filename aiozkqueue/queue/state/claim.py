@@ -46,7 +46,7 @@ class GroupHold(Protocol[DispositionT]):
     ) -> Iterable[tuple[Claim, QueueState | None, Operation]]:
         """Return the operations of these ends on the lock; called again for each new attempt.
 
-        Each has the claim that it is about, and the owner of its refusal (None: the claim).
+        Each has the claim that it is about, and the handler of its refusal (None: the claim).
         """
         ...
 
