@@ -4,7 +4,8 @@ A `BatchWriter` stands for one writer on one queue. Every process that puts for 
 asserts the `Fence` in each multi. `complete` opens the batch: one multi marks it as complete and removes the one lock
 that hides it, so all of it becomes available at once, and a repetition has no effect. `abort` raises the fence first,
 so no further put succeeds and no task of its run can begin the batch, and then removes the items.
-`admin.batch_writers` describes the stored data, and `candidates.batches` explains why incomplete batches are invisible.
+`operations.batch_writers` describes the stored data, and `candidates.batches` explains why incomplete batches are
+invisible.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The readings of `QueueSession.diagnose`, and its findings."""
+    """The readings of `SessionAdmin.diagnose`, and its findings."""
 
     ensemble: EnsembleFacts
     queues: Sequence[QueueFacts]

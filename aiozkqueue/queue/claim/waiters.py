@@ -59,7 +59,7 @@ class Waiter:
         self.limit: int = limit
         """The most claims that it takes."""
         self.generation: int | None = generation
-        """The ZooKeeper session of the claims that its transaction holds; None: it holds none, so any session will do."""
+        """The ZooKeeper session of the claims that its transaction holds; None: it holds none, so any will do."""
         self.blocking: bool = blocking
         """Whether it waits for new messages. If not, it takes those that are available now, which may be none."""
         self.due: float = due

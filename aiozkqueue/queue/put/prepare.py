@@ -130,7 +130,7 @@ async def make_ready(puts: Iterable[Put]) -> None:
 def plan_of(handle: QueueHandle[Runtime], options: Mapping[str, Any]) -> PutPlan | None:
     """Return the plan that checked options require; None if they require none.
 
-    Each feature adds its part here. `QueueState.transform_put` adds the parts that depend on the queue's configuration.
+    Each feature adds its part here. `QueueSnapshot.transform_put` adds the parts that depend on the configuration.
     """
     priority, group = options.get("priority", 0), options.get("group")
     if group is not None:
