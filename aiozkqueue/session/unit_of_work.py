@@ -33,8 +33,8 @@ from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
     Disposition,
-    aside,
     describe_end,
+    obstructed_delay,
     refuse_to_overtake,
     release_disposition,
 )
@@ -600,18 +600,7 @@ class UnitOfWork:
             return
         if delay is None:
             delay = self._jittered_delay
-        random = runtime.random.random
-        dispositions: dict[Claim, Disposition] = {}
-        for claim in self._claims:
-            disposition = release_disposition(claim, delay, error, random)
-            if disposition.kind != "release":
-                disposition = disposition._replace(cause=cause)
-            elif claim.id == obstructed:
-                longest = max(aside(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random))
-                disposition = disposition._replace(delay=longest)
-            elif rewrite is not None or date is not None:
-                disposition = disposition._replace(rewrite=rewrite, date=date)
-            dispositions[claim] = disposition
+        dispositions = self._released(delay, error, cause=cause, obstructed=obstructed, rewrite=rewrite, date=date)
         release_id = runtime.ids.next()
         atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))
         try:
@@ -621,6 +610,33 @@ class UnitOfWork:
         self._release = atomic_write.done
         if runtime.tracing is not None:
             runtime.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
+
+    def _released(
+        self,
+        delay: float | None,
+        error: str | None,
+        *,
+        cause: BaseException | None,
+        obstructed: str | None,
+        rewrite: bytes | None,
+        date: int | None,
+    ) -> dict[Claim, Disposition]:
+        """Return the dispositions of the claims in a release; the arguments are as for `_release_claims`."""
+        random = self.runtime.random.random
+        dispositions: dict[Claim, Disposition] = {}
+        for claim in self._claims:
+            disposition = release_disposition(claim, delay, error, random)
+            if disposition.kind != "release":
+                disposition = disposition._replace(cause=cause)
+            elif claim.id == obstructed:
+                longest = max(
+                    obstructed_delay(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
+                )
+                disposition = disposition._replace(delay=longest)
+            elif rewrite is not None or date is not None:
+                disposition = disposition._replace(rewrite=rewrite, date=date)
+            dispositions[claim] = disposition
+        return dispositions
 
     async def _release_late(self, claims: list[Claim]) -> None:
         """Release claims that came too late to be added."""

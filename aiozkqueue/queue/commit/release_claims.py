@@ -34,7 +34,7 @@ from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .dispositions import ASIDE, Disposition
+from .dispositions import LONGEST_SKIP, Disposition
 from .end_claims import EndClaims, leave_out_record, weigh
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class ReleaseClaims(EndClaims):
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
-        self._dispositions[claim] = Disposition("release", delay=ASIDE)
+        self._dispositions[claim] = Disposition("release", delay=LONGEST_SKIP)
         remedy = (
             "allow its dead letter to be stored"
             if claim.bundled
@@ -310,7 +310,7 @@ class ReleaseClaims(EndClaims):
             "queue %s: message %s cannot be removed, and is skipped for %d s: %s; %s",
             claim.state.name,
             claim.id,
-            ASIDE,
+            LONGEST_SKIP,
             error,
             remedy,
             extra=about(claim, self._transaction_id),
