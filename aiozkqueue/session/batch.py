@@ -148,7 +148,7 @@ class BatchWork:
             async with anyio.create_task_group() as settling:
                 for delivery, claim, error in deliveries:
                     settling.start_soon(_settle_failed, delivery, claim, error)
-                refused = await _refusal(self.work)
+                refused = await _try_commit(self.work)
         finally:
             for work in (self.work, *(work_of(delivery) for delivery, _, _ in deliveries)):
                 work.rollback_nowait()  # those that were interrupted before they could begin
@@ -161,7 +161,7 @@ def failures_of(batch: Batch[Any]) -> dict[str, Exception]:
     return batch._failed  # noqa: SLF001 - two halves of one module
 
 
-async def _refusal(work: UnitOfWork) -> QueueError | None:
+async def _try_commit(work: UnitOfWork) -> QueueError | None:
     """Commit; return the error of a commit that was refused, so that it does not cancel the other settlements."""
     try:
         await work.commit()
