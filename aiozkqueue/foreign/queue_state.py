@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import StoredConfig
-    from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Foremost
+    from aiozkqueue.queue.candidates.collectors import Earliest, Foremost, ShareCollector
     from aiozkqueue.queue.state.queue_state import Opening, SessionLinks
     from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
@@ -227,9 +227,9 @@ class ForeignBacklog(Backlog):
         self._arrived.clear()
         self._departed.clear()
 
-    def fill(self, lane: str, dealt: Dealt, locked: Strings, now: float) -> None:
+    def fill(self, lane: str, shares: ShareCollector, locked: Strings, now: float) -> None:
         """See `Backlog`: the listing lacks items that arrived after the server had read the names."""
-        super().fill(lane, dealt, locked, now)
+        super().fill(lane, shares, locked, now)
         for name in self._arrived:
             self._insert(name)
 
