@@ -55,6 +55,6 @@ class Obstacles:
             self._group,
             found.id,
             path,
-            self._state.paths.lock(found.locked_by),
+            self._state.paths.lock(found.lock_id),
             extra={"queue": self._state.name},
         )

@@ -360,7 +360,7 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
     except MalformedError:
         header = EMPTY_HEADER
     replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
-    lock, grouped = paths.lock(found.locked_by), is_group(found.locked_by)
+    lock, grouped = paths.lock(found.lock_id), is_group(found.lock_id)
     if found.lock is None:
         record = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
         return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
@@ -371,6 +371,6 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
         # A client that removes the lock now is refused, because the item has changed; this check shows that the lock is
         # still due.
         due = paths.due_node(found.end, found.id)
-        place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
+        place = due_data(found.place, found.lock_id) if grouped else found.place.encode()
         operations += [Delete(due), Create(due, place)]
     return Change(handle.state, operations)

@@ -273,12 +273,12 @@ class Leases(Generic[T]):
 
     def _extension(self, snapshot: ItemSnapshot, duration: float) -> Change | None:
         paths, end = self._state.paths, self._runtime.server_clock.now() + milliseconds_in(duration)
-        grouped, path = is_group(snapshot.locked_by), paths.lock(snapshot.locked_by)
+        grouped, path = is_group(snapshot.lock_id), paths.lock(snapshot.lock_id)
         if grouped and (snapshot.lock is None or LockRecord.decode(snapshot.lock.data).claim != snapshot.id):
             return None  # another message of its group may be first by now
         claim = snapshot.id if grouped else self._runtime.ids.next()
         lock = LockRecord(claim, self._runtime.ids.client, end, leased=True).encode()
-        place = due_data(snapshot.place, snapshot.locked_by) if grouped else snapshot.place.encode()
+        place = due_data(snapshot.place, snapshot.lock_id) if grouped else snapshot.place.encode()
         due = Create(paths.due_node(end, snapshot.id), place)
         unchanged = Check(paths.at(snapshot.place), snapshot.item.stat.version)
         if snapshot.lock is None:

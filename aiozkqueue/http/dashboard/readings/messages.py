@@ -148,7 +148,7 @@ def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) 
     lock = found.lock
     record = record_of_attempts(found.meta)
     read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
-    if lock is not None and is_group(found.locked_by) and LockRecord.decode(lock.data).claim != found.id:
+    if lock is not None and is_group(found.lock_id) and LockRecord.decode(lock.data).claim != found.id:
         lock = None  # another message of its group is held
     due = due_of(item, lock)
     if due is not None and due <= handle.runtime.server_clock.estimate():
