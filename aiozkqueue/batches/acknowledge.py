@@ -51,7 +51,7 @@ def rejection_of(state: Manifest) -> str | None:
     return f"the query failed {state.rejected} times on a batch of only this message"
 
 
-class Removing(Manifests):
+class BatchRemover(Manifests):
     """Ends the messages that a ledger holds."""
 
     def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:

@@ -30,7 +30,7 @@ from aiozkqueue.zookeeper import (
     below,
 )
 
-from .ahead import Ahead
+from .preparing import BatchPreparer
 from .read_marks import Evidence, Reading, ReadMark, weigh
 from .records import LedgerState
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-class Handed(NamedTuple):
+class HandedOut(NamedTuple):
     """A batch that is passed to a query."""
 
     pages: list[Page]
@@ -53,7 +53,7 @@ class Handed(NamedTuple):
     """Identifies the attempt: the version of the batch's znode."""
 
 
-class Ledger(Ahead):
+class Ledger(BatchPreparer):
     """One group's ledger; the first change made here takes it over."""
 
     async def freeze(self) -> None:
@@ -119,7 +119,7 @@ class Ledger(Ahead):
         await self.open()
         await self._hold()
 
-    async def hand_out(self, number: int, stream: str, most: int | None = None, *, again: bool = False) -> Handed:
+    async def hand_out(self, number: int, stream: str, most: int | None = None, *, again: bool = False) -> HandedOut:
         """Return a batch for the tasks of a query, and count the attempt, unless the same attempt asks ``again``.
 
         ``most`` is the number of attempts that may fail (see `Manifest.next_attempt`); None: any number.
@@ -138,7 +138,7 @@ class Ledger(Ahead):
         stat = await self._zookeeper.exists(self._manifest(number))
         await self._hold()  # otherwise this may be the version of a successor's attempt
         reading = Reading(check.path, check.version, self._manifest(number), mark)
-        return Handed(pages, reading, -1 if stat is None else stat.version)
+        return HandedOut(pages, reading, -1 if stat is None else stat.version)
 
     async def _attempt(self, number: int, most: int | None) -> None:
         """Count an attempt at a batch. After too many, divide the batch, or reject its only message."""

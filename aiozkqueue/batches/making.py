@@ -15,7 +15,7 @@ from aiozkqueue.operations.similar import absence
 from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 
-from .acknowledge import MAX_CONCURRENT, Removing
+from .acknowledge import MAX_CONCURRENT, BatchRemover
 from .backlog import Backlog
 from .bundled import locking
 from .epoch import RefusedError
@@ -49,7 +49,7 @@ class Begun(NamedTuple):
     """The number of its next page."""
 
 
-class Making(Removing):
+class BatchMaker(BatchRemover):
     """Fills batches."""
 
     def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
@@ -120,7 +120,7 @@ class Making(Removing):
         """List free messages."""
         await self._reopen()
         if not self._state.config.paused:
-            self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_sealed)
+            self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_unreadable)
 
     async def open(self) -> None:
         """Take the ledger over, unless that has been done: earlier processes can then change nothing.

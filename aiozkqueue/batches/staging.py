@@ -4,7 +4,8 @@ A `BatchWriter` stands for one writer on one queue. Every process that puts for 
 asserts the `Fence` in each multi. `complete` opens the batch: one multi marks it as complete and removes the one lock
 that hides it, so all of it becomes available at once, and a repetition has no effect. `abort` raises the fence first,
 so no further put succeeds and no task of its run can begin the batch, and then removes the items.
-`admin.batch_writers` describes the stored data, and `candidates.batches` explains why incomplete batches are invisible.
+`operations.batch_writers` describes the stored data, and `candidates.batches` explains why incomplete batches are
+invisible.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, name_of_write, unlocking
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.write import AtomicWrite, Joined
+from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import (
@@ -85,7 +86,7 @@ def fenced_puts(
     """
     is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
-    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts, deadline))))
+    return AtomicWrite(transaction_id, JoinedParts((is_pending, recorded, CreateItems(puts, deadline))))
 
 
 class BatchWriter:
@@ -111,7 +112,7 @@ class BatchWriter:
 
         Raises: NotCommittedError: the batch has been discarded, or a later one has begun. Also as `QueueState.open`.
         """
-        await self._state.admit_staged()
+        await self._state.admit_pending_batches()
         while True:
             record, version = await self._read()
             if record is not None and record.batch >= batch:

@@ -21,15 +21,15 @@ class Obstacles:
     def __init__(self, state: QueueState, group: str) -> None:
         self._state = state
         self._group = group
-        self._sealed: set[str] = set()
+        self._unreadable: set[str] = set()
 
     async def read(self, zookeeper: ZooKeeper, path: str) -> Stat | None:
         """Read an item; an item that this user may not read is skipped, as if it did not exist."""
         try:
             return await zookeeper.exists(path)
         except NoAuthError as error:
-            if path not in self._sealed:
-                self._sealed.add(path)
+            if path not in self._unreadable:
+                self._unreadable.add(path)
                 log.warning(
                     "queue %s: stream %r skips a message that this user may not read: %s; let this user read it, or "
                     "remove it",
@@ -40,11 +40,11 @@ class Obstacles:
                 )
             return None
 
-    def without_sealed(self, places: list[str]) -> list[str]:
+    def without_unreadable(self, places: list[str]) -> list[str]:
         """Leave out places that this user is known not to be allowed to read."""
-        if not self._sealed:
+        if not self._unreadable:
             return places
-        return [place for place in places if self._state.paths.at(place) not in self._sealed]
+        return [place for place in places if self._state.paths.at(place) not in self._unreadable]
 
     def log_kept(self, found: ItemSnapshot, path: str) -> None:
         """Log a message that has been handled and cannot be deleted. It stays locked, and is not delivered again."""
@@ -55,6 +55,6 @@ class Obstacles:
             self._group,
             found.id,
             path,
-            self._state.paths.lock(found.locked_by),
+            self._state.paths.lock(found.lock_id),
             extra={"queue": self._state.name},
         )

@@ -23,9 +23,9 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
-from aiozkqueue.queue.commit.puts import Puts
-from aiozkqueue.queue.commit.unique_keys import stored_as
-from aiozkqueue.queue.commit.write import AtomicWrite, Joined
+from aiozkqueue.queue.commit.create_items import CreateItems
+from aiozkqueue.queue.commit.unique_keys import stored_id
+from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
 from aiozkqueue.queue.options import headers_given
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
@@ -158,7 +158,7 @@ class Bus(Generic[E]):
                 return work_given(tx).add_puts(puts, check)
             await make_ready(puts)
             bounded = needs_of(puts, {}).keys()
-            atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts))))
+            atomic_write = AtomicWrite(runtime.ids.next(), JoinedParts((check, CreateItems(puts))))
             try:
                 await self._enter(atomic_write, puts, deadline, check)
                 await runtime.settle(atomic_write)
@@ -168,7 +168,7 @@ class Bus(Generic[E]):
                 if bounded == needs_of(puts, {}).keys() and await self._groups.are_still(check):
                     raise
                 continue  # the full queue is that of a group that has left, or it was not known to be bounded
-            return [stored_as(put) for put in puts]
+            return [stored_id(put) for put in puts]
 
     async def _prepare(self, body: bytes, options: dict[str, Any]) -> tuple[list[Put], GroupsCheck]:
         """Return the puts of an event, to the bus and to every group, and the check that these are its groups."""
@@ -259,7 +259,7 @@ class Bus(Generic[E]):
     def _queue(self, group: str | None, policy: Policy | None) -> Queue[bytes]:
         queue = self._session.queue(self._paths.queue(group))
         if policy is not None:
-            state_of(queue).prefer(policy)
+            state_of(queue).prefer_policy(policy)
         if self._policy is not None:
             _compare_always(self.name, state_of(queue), self._policy)
         return queue

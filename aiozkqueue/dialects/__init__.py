@@ -2,7 +2,8 @@
 
 Pure, like `layout`: no I/O, no clock. A `Dialect` defines which children of a znode are items, the order and the time
 in which they may be taken, the path of each lock, and the conversion between messages and a znode's bytes. The queue
-itself does the rest (`queue.foreign`), so another dialect is only one more module here. Imports `layout` and `errors`.
+itself does the rest (`foreign.queue_state`), so another dialect is only one more module here. Imports `layout` and
+`errors`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import StoredConfig
-    from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Foremost
+    from aiozkqueue.queue.candidates.collectors import Earliest, Foremost, ShareCollector
     from aiozkqueue.queue.state.queue_state import Opening, SessionLinks
     from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
@@ -70,7 +70,7 @@ class ForeignQueueState(QueueState):
         self._visibility_checked = False
         self.longest_id: int = dialect.longest_name
 
-    def locked_by(self, name: str, config: StoredConfig | None = None) -> str:
+    def lock_id_of(self, name: str, config: StoredConfig | None = None) -> str:
         """See `QueueState`: an item's lock has the item's name."""
         del config
         return self._layout.id_of(name)
@@ -91,7 +91,7 @@ class ForeignQueueState(QueueState):
         sequence = int(digits) if digits.isascii() and digits.isdigit() else 0
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 
-    def dead(self, name: str, version: int, created: int) -> str:
+    def dead_letter_path(self, name: str, version: int, created: int) -> str:
         """See `QueueState`: one item may become several dead letters, each with its own version.
 
         Names begin again when the parent of the items is created again.
@@ -100,16 +100,16 @@ class ForeignQueueState(QueueState):
         item = self.parse_item(name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 
-    def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
+    def wakeup_operations(self, path: str, transaction_id: str) -> Sequence[Operation]:
         """See `QueueState`: a child that is created and deleted at once wakes clients that watch children."""
         wake = f"{path}/wake-{transaction_id}"
         return Create(wake), Delete(wake)
 
-    def backlog(self, random: Random) -> Backlog:
+    def new_backlog(self, random: Random) -> Backlog:
         """See `QueueState`."""
         return ForeignBacklog(random, self._layout, self._now)
 
-    def note_sequence(self, path: str) -> None:
+    def note_lane_end(self, path: str) -> None:
         """See `QueueState`: another program's queue has no other lane to continue in when the counter nears its end."""
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
@@ -173,7 +173,7 @@ class ForeignQueueState(QueueState):
             self._visibility_checked = True
             await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
 
-    def _folders(self) -> list[str]:
+    def _required_znodes(self) -> list[str]:
         paths = self.paths
         own = [paths.lanes, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
         return own if self._layout.locks is not None else [*own, paths.locks]
@@ -227,9 +227,9 @@ class ForeignBacklog(Backlog):
         self._arrived.clear()
         self._departed.clear()
 
-    def fill(self, lane: str, dealt: Dealt, locked: Strings, now: float) -> None:
+    def fill(self, lane: str, shares: ShareCollector, locked: Strings, now: float) -> None:
         """See `Backlog`: the listing lacks items that arrived after the server had read the names."""
-        super().fill(lane, dealt, locked, now)
+        super().fill(lane, shares, locked, now)
         for name in self._arrived:
             self._insert(name)
 

@@ -1,7 +1,12 @@
 """Queues over HTTP: EmoDB's QueueService contract, for clients in any language.
 
-`aiozkqueue.http.app` is the service and needs ``aiozkqueue[http]``. Pure modules, such as `aiozkqueue.http.core.keys`,
-work without it.
+A request passes ``server`` (uvicorn with deadlines; ``connection_limit`` and ``listening`` for its sockets), ``app``
+(the ASGI application; ``methods`` for HEAD and OPTIONS), and ``api``, with one function for each operation. That reads
+the ``request_messages``, calls `core.service`, and answers, often with ``messages``; ``waiting`` ends a long poll whose
+client is gone. ``dashboard`` has the pages, ``health`` the health checks, ``client`` a client, and ``discovery`` the
+registry in which clients find servers.
+
+`aiozkqueue.http.app` needs ``aiozkqueue[http]``. Pure modules, such as `aiozkqueue.http.core.keys`, work without it.
 """
 
 from __future__ import annotations

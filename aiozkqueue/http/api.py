@@ -20,7 +20,7 @@ from .core import bodies, parameters, problems
 from .core.permissions import Verb
 from .core.splitting import Shape, loads
 from .messages import MessagesResponse
-from .sent import Sent
+from .request_messages import RequestMessages
 from .waiting import while_wanted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Api:
         """Put one message, which may be any JSON."""
         _check_type(request)
         await self._gate.admit(request, Verb.POST, queue)
-        sent = await self._sent(request, Shape.VALUE)
+        sent = await self._read_messages(request, Shape.VALUE)
         parameters.check_name(queue)
         await self._service.send({queue: sent.checked()[""]})
         return _ok()
@@ -70,7 +70,7 @@ class Api:
         """Put an array of messages."""
         _check_type(request)
         await self._gate.admit(request, Verb.POST, queue)
-        messages = (await self._sent(request, Shape.ARRAY)).checked()
+        messages = (await self._read_messages(request, Shape.ARRAY)).checked()
         await self._service.send({parameters.check_name(queue): messages.get("", [])})
         return _ok()
 
@@ -78,20 +78,23 @@ class Api:
         """Put arrays of messages into several queues. All are checked before any is put."""
         _check_type(request)
         caller = await self._gate.caller(request)
-        sent = await self._sent(request, Shape.ARRAYS, lambda queue: caller.permissions.allows(Verb.POST, queue))
+        may_post = functools.partial(caller.permissions.allows, Verb.POST)
+        sent = await self._read_messages(request, Shape.ARRAYS, may_post)
         for queue in sent.queues:
             parameters.check_name(queue)
         await self._service.send(sent.checked())
         return _ok()
 
-    async def _sent(self, request: Request, shape: Shape, allowed: Callable[[str], bool] = lambda _: True) -> Sent:
-        sent = Sent(self.backend.settings.batch_limit, allowed)
+    async def _read_messages(
+        self, request: Request, shape: Shape, allowed: Callable[[str], bool] = lambda _: True
+    ) -> RequestMessages:
+        sent = RequestMessages(self.backend.settings.batch_limit, allowed)
         limit = self._small if shape is Shape.VALUE else self.backend.settings.body_limit
-        await bodies.read(request, limit, shape, self.backend.pace, sent.take)
+        await bodies.read(request, limit, shape, self.backend.loop_share, sent.take)
         sent.check_allowed()
         return sent
 
-    async def _ids(self, request: Request) -> list[str]:
+    async def _read_ids(self, request: Request) -> list[str]:
         ids: list[str] = []
 
         def take(_: str, text: str | None) -> None:
@@ -100,7 +103,7 @@ class Api:
                 raise problems.malformed("Unable to process JSON: an array of strings is needed")
             ids.append(value)
 
-        await bodies.read(request, self._small, Shape.ARRAY, self.backend.pace, take)
+        await bodies.read(request, self._small, Shape.ARRAY, self.backend.loop_share, take)
         return ids
 
     # -- consuming
@@ -137,7 +140,7 @@ class Api:
         """Remove messages by their ids."""
         _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
-        ids = await self._ids(request)
+        ids = await self._read_ids(request)
         parameters.check_name(queue)
         try:
             await self._service.acknowledge(queue, ids)
@@ -150,7 +153,7 @@ class Api:
         _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
         ttl = parameters.integer(request.query_params, "ttl", DEFAULT_TTL)
-        ids = await self._ids(request)
+        ids = await self._read_ids(request)
         parameters.check_name(queue)
         try:
             await self._service.renew(queue, ids, parameters.check_ttl(ttl))

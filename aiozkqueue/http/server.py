@@ -17,7 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .crowd import Crowd
+from .connection_limit import ConnectionLimit
 from .health import PATHS
 from .listening import BACKLOG, most_connections
 from .messages import GONE
@@ -34,11 +34,11 @@ HEAD_TIMEOUT: Final = 20.0
 #: Seconds for a client to read its response.
 RESPONSE_TIMEOUT: Final = 60.0
 #: Seconds for which a connection stays open after a response before the end of the body: the client can read it.
-FAREWELL: Final = 2.0
+UNREAD_BODY_TIMEOUT: Final = 2.0
 #: Seconds for which an idle connection stays open: longer than proxies and clients keep theirs open.
 KEEP_ALIVE: Final = 75
 #: Seconds for active requests to finish after a stop.
-GOODBYE: Final = 20
+SHUTDOWN_TIMEOUT: Final = 20
 #: The maximum size of the head of a request, bytes.
 HEAD_LIMIT: Final = 32 * 1024
 #: The maximum number of connections. `PATHS` are served on some more.
@@ -50,14 +50,14 @@ SPARE_CONNECTIONS: Final = 100
 #: The maximum number of connections to an admin port.
 ADMIN_CONNECTIONS: Final = 100
 #: Seconds during which the same line is not logged again.
-QUIET: Final = 10.0
+REPEAT_AFTER: Final = 10.0
 
 _CLOSE: Final = (b"connection", b"close")
 
 log: Final = logging.getLogger(__name__)
 
 
-class _At(Enum):
+class _ConnectionState(Enum):
     """The state of a connection."""
 
     IDLE = auto()
@@ -70,8 +70,8 @@ class _At(Enum):
 class LimitedProtocol(H11Protocol):
     """A connection with deadlines for its client."""
 
-    crowd: Crowd[LimitedProtocol]  # set on a subclass for each server
-    _at: _At | None = None
+    connection_limit: ConnectionLimit[LimitedProtocol]  # set on a subclass for each server
+    _known_state: _ConnectionState | None = None
     _deadline: asyncio.TimerHandle | None = None
     _read_by: float | None = None  # the deadline for reading the current response, once its client is slow
     _blocked = False
@@ -80,12 +80,12 @@ class LimitedProtocol(H11Protocol):
         """Start to wait for the first request."""
         super().connection_made(transport)
         self.access_log = False  # even if logging is configured for it: a URL may contain a key
-        has_room, victim = self.crowd.enter(self, self.client[0] if self.client else "")
-        if victim is not None:
-            victim.transport.abort()
+        has_room, displaced = self.connection_limit.enter(self, self.client[0] if self.client else "")
+        if displaced is not None:
+            displaced.transport.abort()
         app = cast("ASGIApp", self.config.loaded_app)  # pyright: ignore[reportUnknownMemberType] - uvicorn's own types
         self.app = self._serving(app if has_room else _full(app))
-        if not has_room and len(self.crowd) > self.crowd.most + SPARE_CONNECTIONS:
+        if not has_room and len(self.connection_limit) > self.connection_limit.most + SPARE_CONNECTIONS:
             transport.abort()
         self._update()
 
@@ -102,7 +102,7 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection."""
-        self.crowd.leave(self)
+        self.connection_limit.leave(self)
         self.resume_writing()
         super().connection_lost(exc)
         self._watch(None)
@@ -139,22 +139,22 @@ class LimitedProtocol(H11Protocol):
 
     def _update(self) -> None:
         """Update the state of the connection and its deadline."""
-        at = self._state()
-        if at is self._at:
+        at = self._current_state()
+        if at is self._known_state:
             return
-        self._at = at
-        if at is _At.REQUEST:
-            self.crowd.work(self)
+        self._known_state = at
+        if at is _ConnectionState.REQUEST:
+            self.connection_limit.work(self)
         else:
-            self.crowd.idle(self)
+            self.connection_limit.idle(self)
         # Idle connections have uvicorn's timer, and requests have the time limits of their handlers.
-        if at is _At.HEAD:
+        if at is _ConnectionState.HEAD:
             self._watch(HEAD_TIMEOUT)
-        elif at in {_At.ANSWER, _At.END}:
+        elif at in {_ConnectionState.ANSWER, _ConnectionState.END}:
             self._watch(self._left_to_read())
         else:
             self._watch(None)
-        if at in {_At.HEAD, _At.IDLE}:
+        if at in {_ConnectionState.HEAD, _ConnectionState.IDLE}:
             self._read_by = None
 
     def _left_to_read(self) -> float:
@@ -163,15 +163,15 @@ class LimitedProtocol(H11Protocol):
         self._read_by = now + RESPONSE_TIMEOUT if self._read_by is None else self._read_by
         return max(0.0, self._read_by - now)
 
-    def _state(self) -> _At:
+    def _current_state(self) -> _ConnectionState:
         if self.transport.is_closing():
-            return _At.END
+            return _ConnectionState.END
         if self._blocked:
-            return _At.ANSWER
+            return _ConnectionState.ANSWER
         asked = self.cycle is not None  # pyright: ignore[reportUnnecessaryComparison] - before the first request
         if asked and not self.cycle.response_complete:
-            return _At.REQUEST
-        return _At.IDLE if asked and not self.conn.trailing_data[0] else _At.HEAD
+            return _ConnectionState.REQUEST
+        return _ConnectionState.IDLE if asked and not self.conn.trailing_data[0] else _ConnectionState.HEAD
 
     def _watch(self, seconds: float | None) -> None:
         if self._deadline is not None:
@@ -205,7 +205,7 @@ class LimitedProtocol(H11Protocol):
                 message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
             elif unread and message["type"] == "http.response.body" and not message.get("more_body"):
                 await send({**message, "more_body": True})
-                self.crowd.finish(self)
+                self.connection_limit.finish(self)
                 await _drop_body(receive)
                 message = {"type": "http.response.body", "body": b""}
             await send(message)
@@ -215,7 +215,7 @@ class LimitedProtocol(H11Protocol):
 
 async def _drop_body(receive: Receive) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL):
+        async with asyncio.timeout(UNREAD_BODY_TIMEOUT):
             while (message := await receive())["type"] != "http.disconnect" and message.get("more_body"):
                 pass
 
@@ -249,7 +249,7 @@ async def _answer(send: Send, status: int, text: bytes, *headers: tuple[bytes, b
 
 
 class _OncePerWhile(logging.Filter):
-    """Passes the same line once in `QUIET` seconds, because strangers can cause any number of them."""
+    """Passes the same line once in `REPEAT_AFTER` seconds, because strangers can cause any number of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class _OncePerWhile(logging.Filter):
         if record.levelno > logging.WARNING or record.args:
             return True
         now, text = time.monotonic(), str(record.msg)
-        if now - self._since.get(text, -QUIET) < QUIET:
+        if now - self._since.get(text, -REPEAT_AFTER) < REPEAT_AFTER:
             return False
         self._since[text] = now
         return True
@@ -326,7 +326,7 @@ def server(
     networks, by default ``127.0.0.1``.
     """
     most = most_connections(MOST_CONNECTIONS)
-    crowd = Crowd[LimitedProtocol](most, max(1, int(most * SHARE)))
+    connection_limit = ConnectionLimit[LimitedProtocol](most, max(1, int(most * SHARE)))
     options: _Options = {
         "host": host,
         "port": port,
@@ -334,13 +334,13 @@ def server(
         "timeout_keep_alive": keep_alive,
         "forwarded_allow_ips": forwarded_allow_ips,
     }
-    return Server(_config(app, crowd, lifespan="on", **options), app.state.leave)
+    return Server(_config(app, connection_limit, lifespan="on", **options), app.state.leave)
 
 
 def admin_server(app: FastAPI) -> Server:
     """Return a server for the admin port of the application made by `create_app`."""
-    crowd = Crowd[LimitedProtocol](ADMIN_CONNECTIONS, ADMIN_CONNECTIONS)
-    return Server(_config(app.state.admin, crowd, lifespan="off"), leave=lambda: None)
+    connection_limit = ConnectionLimit[LimitedProtocol](ADMIN_CONNECTIONS, ADMIN_CONNECTIONS)
+    return Server(_config(app.state.admin, connection_limit, lifespan="off"), leave=lambda: None)
 
 
 class _Options(TypedDict, total=False):
@@ -352,13 +352,17 @@ class _Options(TypedDict, total=False):
 
 
 def _config(
-    app: ASGIApp, crowd: Crowd[LimitedProtocol], *, lifespan: Literal["on", "off"], **options: Unpack[_Options]
+    app: ASGIApp,
+    connection_limit: ConnectionLimit[LimitedProtocol],
+    *,
+    lifespan: Literal["on", "off"],
+    **options: Unpack[_Options],
 ) -> uvicorn.Config:
     for logger in (log, logging.getLogger("uvicorn.error")):
         logger.addFilter(_QUIET_LINES)
     return uvicorn.Config(
         app,
-        http=type("CrowdedProtocol", (LimitedProtocol,), {"crowd": crowd}),
+        http=type("LimitedProtocol", (LimitedProtocol,), {"connection_limit": connection_limit}),
         ws="none",
         lifespan=lifespan,
         access_log=False,
@@ -366,7 +370,7 @@ def _config(
         log_level="warning",
         server_header=False,
         h11_max_incomplete_event_size=HEAD_LIMIT,
-        timeout_graceful_shutdown=GOODBYE,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
         backlog=BACKLOG,
         **options,
     )

@@ -57,11 +57,6 @@ class Tier(NamedTuple):
     shard_lanes: tuple[tuple[str, ...], ...]
     """The lanes that may hold items: for every shard there has ever been, from the oldest generation not yet empty."""
 
-    @property
-    def newest_lanes(self) -> tuple[str, ...]:
-        """The newest generation of every shard there has ever been."""
-        return tuple(generations[-1] for generations in self.shard_lanes)
-
 
 def lane_of(shard: int, generation: int, priority: int = 0) -> str:
     """Return the lane of a shard, relative to the queue."""

@@ -71,7 +71,7 @@ async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> in
     for folders in by_rank(handle.state, await lanes(handle)):
         of_rank = 0
         async for places in _overdue(handle, folders, locked, latest):
-            found = await find(handle, places, sealed={})  # `doctor` reports unreadable messages
+            found = await find(handle, places, unreadable={})  # `doctor` reports unreadable messages
             older = [snapshot for snapshot in found if snapshot.lock is None and _date(snapshot) <= latest]
             late += older
             of_rank += len(older)
@@ -116,11 +116,11 @@ async def _reassignment(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Ch
         data = encode(body, replace(header, enqueued_at=enqueued))
     target = paths.at(ItemRef.parse(found.place).without_node().path)
     operations: list[Operation] = [
-        Create(paths.lock(found.locked_by), lock),
+        Create(paths.lock(found.lock_id), lock),
         Delete(paths.at(found.place), found.item.stat.version),
         Create(target),  # without the data, because a request may hold only one payload
         SetData(target, data, 0),  # an item at version 0 counts as one without an attempt record
-        Delete(paths.lock(found.locked_by)),
+        Delete(paths.lock(found.lock_id)),
     ]
     for end_hook in handle.state.snapshot.end_hooks:
         if isinstance(

@@ -70,7 +70,7 @@ class Alteration(enum.Enum):
         return self is Alteration.DONE
 
 
-class Wanted(NamedTuple):
+class AlterationTarget(NamedTuple):
     """Selects messages of a queue by id or by key, one of which is not None."""
 
     queue: Destination[Any]
@@ -95,7 +95,7 @@ class AlteringWork(Protocol):
 
 
 async def cancel(
-    runtime: Runtime, wanted: Wanted, work: AlteringWork | None = None, *, running: bool = False
+    runtime: Runtime, wanted: AlterationTarget, work: AlteringWork | None = None, *, running: bool = False
 ) -> Alteration:
     """Remove the waiting messages with an id or key; in the commit of ``work`` if given.
 
@@ -116,7 +116,9 @@ async def cancel(
     return await _alter(handle, wanted, make, running=running)
 
 
-async def update(runtime: Runtime, wanted: Wanted, value: object, work: AlteringWork | None = None) -> Alteration:
+async def update(
+    runtime: Runtime, wanted: AlterationTarget, value: object, work: AlteringWork | None = None
+) -> Alteration:
     """Replace the payload of the waiting messages with an id or key; in the commit of ``work`` if given.
 
     Raises: as `cancel`; PayloadError, MessageTooLargeError.
@@ -135,7 +137,7 @@ async def update(runtime: Runtime, wanted: Wanted, value: object, work: Altering
     return await _alter(QueueHandle(runtime, state), wanted, make)
 
 
-async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
+async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alteration:
     """Move the waiting messages with an id or key to another queue, each in one multi.
 
     Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again.
@@ -181,7 +183,7 @@ def _transfers(handle: QueueHandle[Runtime], into: QueueState, waiting: list[Ite
     ]
 
 
-def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
+def _store_of(runtime: Runtime, wanted: AlterationTarget) -> QueueState:
     """Return the state of the selected queue. Raises: InvalidOptionError."""
     queue: object = wanted.queue
     if not isinstance(queue, Destination):
@@ -198,7 +200,7 @@ def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
 
 async def _join(
     handle: QueueHandle[Runtime],
-    wanted: Wanted,
+    wanted: AlterationTarget,
     make: Callable[[ItemSnapshot], Change],
     work: AlteringWork,
     *,
@@ -231,7 +233,7 @@ def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]
     return len(left)
 
 
-async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alteration | None:
+async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: AlterationTarget) -> Alteration | None:
     """Cancel a message of a bundle, held or not; return None if it is in no bundle."""
     _named(wanted)  # checks it
     if not isinstance(wanted.id, str) or not await handle.state.open_latest() or not handle.config.bundled:
@@ -242,7 +244,11 @@ async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alt
 
 
 async def _alter(
-    handle: QueueHandle[Runtime], wanted: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
+    handle: QueueHandle[Runtime],
+    wanted: AlterationTarget,
+    make: Callable[[ItemSnapshot], Change],
+    *,
+    running: bool = False,
 ) -> Alteration:
     named, altered = _named(wanted), set[str]()
     for _ in range(TRIES):
@@ -292,7 +298,7 @@ def _always_changed(handle: QueueHandle[Runtime]) -> NotCommittedError:
     return NotCommittedError(f"queue {handle.name!r}: messages changed each time they were read; try again")
 
 
-def _named(wanted: Wanted) -> Callable[[str], bool]:
+def _named(wanted: AlterationTarget) -> Callable[[str], bool]:
     """Return a predicate that selects items by name. Raises: InvalidOptionError."""
     queue, message_id, key = wanted.queue.name, wanted.id, wanted.key
     if (message_id is None) == (key is None):
@@ -316,7 +322,7 @@ def _id_of(name: str) -> str | None:
         return None
 
 
-async def _single_out(handle: QueueHandle[Runtime], wanted: Wanted) -> bool:
+async def _single_out(handle: QueueHandle[Runtime], wanted: AlterationTarget) -> bool:
     """Dissolve the bundle that holds the wanted message; return whether a consumer holds the bundle.
 
     Messages with a key are never in a bundle.
@@ -354,7 +360,7 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
     except MalformedError:
         header = EMPTY_HEADER
     replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
-    lock, grouped = paths.lock(found.locked_by), is_group(found.locked_by)
+    lock, grouped = paths.lock(found.lock_id), is_group(found.lock_id)
     if found.lock is None:
         record = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
         return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
@@ -365,6 +371,6 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
         # A client that removes the lock now is refused, because the item has changed; this check shows that the lock is
         # still due.
         due = paths.due_node(found.end, found.id)
-        place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
+        place = due_data(found.place, found.lock_id) if grouped else found.place.encode()
         operations += [Delete(due), Create(due, place)]
     return Change(handle.state, operations)

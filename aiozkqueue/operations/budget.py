@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-#: Default time limit of `Queue.stats` and `QueueSession.diagnose`, in seconds.
+#: Default time limit of `Queue.stats` and `SessionAdmin.diagnose`, in seconds.
 BUDGET: Final[float] = 30
 
 

@@ -52,7 +52,7 @@ from .batch_writers import abandon, clear_away, forget
 from .deleted import sweep_deleted
 from .history_pins import read_pins
 from .listing import collect_children
-from .orphans import LATE, bad_locks, old_clients, orphan_metas
+from .orphans import ORPHAN_AGE, bad_locks, old_clients, orphan_metas
 from .stats import configuration, lanes, lanes_of
 from .ttl import sweep_expired
 
@@ -205,7 +205,7 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
 
 
 async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
-    cleaned = await clean_queue(handle, late=LATE)
+    cleaned = await clean_queue(handle, late=ORPHAN_AGE)
     with suppress(MultiError):  # no janitor has cleaned it yet, or it does not exist
         await handle.zookeeper.multi([SetData(handle.paths.janitor, pass_record(cleaned, handle.runtime.ids.client))])
     return cleaned

@@ -17,7 +17,7 @@ from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.options import prefix_of
-from aiozkqueue.queue.put.delay import placed
+from aiozkqueue.queue.put.delay import placement_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +132,7 @@ def _to_own_item(runtime: Runtime, source: Dialect, target: QueueState, content:
         data = encode(body, header)
         _check_size(runtime, target, content, data)
         message_id = runtime.ids.next()
-        plan = placed(QueueHandle(runtime, target), priority, content.due)
+        plan = placement_plan(QueueHandle(runtime, target), priority, content.due)
         return Put(target, message_id, prefix_of(message_id, header), data, plan)
 
     return Converted(content.bodies, put, priority, content.due is not None and content.due > now)

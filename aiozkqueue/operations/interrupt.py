@@ -148,5 +148,5 @@ def _claim_of(handle: QueueHandle[Runtime], found: Found) -> Claim:
     claim.body = payload_of(message.data)
     with suppress(MalformedError):
         claim.header = decode(message.data)[0]
-    claim.since = None if bundle.lock is None else bundle.lock.ctime
+    claim.claimed_at = None if bundle.lock is None else bundle.lock.ctime
     return claim

@@ -31,7 +31,7 @@ from aiozkqueue.zookeeper import (
 
 from .affinity import REAP_EVERY, reassign
 from .cleaning import Cleaned, clean_queue, clean_root, made_by, pass_record
-from .orphans import LATE
+from .orphans import ORPHAN_AGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -96,7 +96,7 @@ class Janitor:
 
     def follow(self, state: QueueState) -> None:
         """Register a queue that is used, or its changed configuration."""
-        clean = partial(clean_queue, QueueHandle(self._runtime, state), late=LATE)
+        clean = partial(clean_queue, QueueHandle(self._runtime, state), late=ORPHAN_AGE)
         self._follow(Duty(state.paths.janitor, state.paths.consumers, partial(interval_of, state), clean, state.name))
         if state.config.affinity == "producer":
             interval, reap = partial(reap_interval_of, state), partial(self._reassign, state)

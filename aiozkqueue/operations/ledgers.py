@@ -214,10 +214,10 @@ class _Releasing:
             untouched = await untouched_records(self._zookeeper, paths, ours)
             records = [Delete(record, version) for record, version in untouched.items()]
             # A lock that was forced open since may now belong to another client, and no version shows that.
-            unforced = Check(paths.locks, forced_version)
+            read_forced_version = Check(paths.locks, forced_version)
             marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
             with suppress(_RefusedError):
-                await self._change(unmarked, unforced, *locks, *records, *marks, Delete(page), wakeup)
+                await self._change(unmarked, read_forced_version, *locks, *records, *marks, Delete(page), wakeup)
                 return count
 
     async def _held(self, entries: Sequence[Entry]) -> tuple[int, list[Entry]]:

@@ -29,9 +29,9 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import StoredConfig, lane_at
 from aiozkqueue.queue.commit.conditional import apply
+from aiozkqueue.queue.commit.create_items import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, item_pages, removal, shortening
 from aiozkqueue.queue.put.capacity import credits_of
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout.moves import MoveRecord
     from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.state.queue_state import QueueState
 
 #: Digits at the end of a place: the sequence number.
@@ -123,9 +123,9 @@ class Mover:
                 source.paths.place_of(entry.path): entry.item for entry in placed if entry.item.id not in self.failed
             }
             missing = dict(items)
-            sealed: Sealed = {}
+            unreadable: Unreadable = {}
             generation = runtime.zookeeper.generation
-            async for page in find_pages(QueueHandle(runtime, source), list(items), sealed):
+            async for page in find_pages(QueueHandle(runtime, source), list(items), unreadable):
                 for snapshot in page:
                     missing.pop(snapshot.place, None)
                 counters = await self._valid_counters()
@@ -135,7 +135,7 @@ class Mover:
                 if self.moved > moved:
                     await progress(self.moved)
                 generation = runtime.zookeeper.generation
-            for place, error in sealed.items():
+            for place, error in unreadable.items():
                 self.failed[missing.pop(place).id] = error
             # The item was consumed since it was listed, or created again under its old number.
             again += sum(item.sequence < self._counter(self._counters, place) for place, item in missing.items())

@@ -85,7 +85,7 @@ class MoveStatus:
 
 
 class Moves:
-    """The moves under a session's root: `QueueSession.moves`."""
+    """The moves under a session's root: `SessionAdmin.moves`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -104,10 +104,10 @@ class Moves:
         move runs in this session's background, and another session continues it when this one ends. A target with
         ``max_size`` takes as many as fit, and the others wait in the source for capacity.
 
-        Either queue may be another program's: give a `Session.curator_queue` or `Session.kazoo_queue`. Messages from
-        there get new ids. Keys, delays and priorities are kept (a priority as its distance from the default), and an
-        item of several messages becomes one message each. The whole source is then read first. If the target does not
-        support a property of a message, this raises an error, and nothing is moved.
+        Either queue may be another program's: give a `QueueSession.curator_queue` or a `QueueSession.kazoo_queue`.
+        Messages from there get new ids. Keys, delays and priorities are kept (a priority as its distance from the
+        default), and an item of several messages becomes one message each. The whole source is then read first. If the
+        target does not support a property of a message, this raises an error, and nothing is moved.
 
         Raises:
             InvalidOptionError: both are the same queue, or the target does not support a property of a message.

@@ -68,9 +68,9 @@ class _OldestReader:
         hour = folder.removeprefix(f"{self._handle.paths.later}/")
         if hour != folder and hour.isdecimal() and int(hour) > self._now // HOUR:
             return None
-        sealed: set[str] = set()
+        unreadable: set[str] = set()
         while True:
-            first = [*await self._first_item(folder, sealed), *await self._first_bundle(folder, sealed)]
+            first = [*await self._first_item(folder, unreadable), *await self._first_bundle(folder, unreadable)]
             found = await read_sets(self._handle, [(message.path,) for message in first])
             denied = [
                 message.path for message, node in zip(first, found, strict=True) if isinstance(node, AccessDeniedError)
@@ -79,28 +79,28 @@ class _OldestReader:
                 nodes = [node[0] for node in found if not isinstance(node, AccessDeniedError)]
                 dated = [_dated(message, node) for message, node in zip(first, nodes, strict=True) if node is not None]
                 return min(dated, default=None)
-            sealed.update(denied)
+            unreadable.update(denied)
 
-    async def _first_item(self, folder: str, sealed: set[str]) -> list[Oldest]:
+    async def _first_item(self, folder: str, unreadable: set[str]) -> list[Oldest]:
         heads: set[str] = set()  # the first message of a held group is the one in flight; the others wait
-        for entry in await first_items(self._handle, [folder], 1 + self._groups + len(sealed), self._may_wait):
+        for entry in await first_items(self._handle, [folder], 1 + self._groups + len(unreadable), self._may_wait):
             lock = self._lock(entry.item.text)
             if lock in self._held and lock not in heads:
                 heads.add(lock)
-            elif entry.path not in sealed and (entry.item.due is None or entry.item.due <= self._now):
+            elif entry.path not in unreadable and (entry.item.due is None or entry.item.due <= self._now):
                 return [Oldest(entry.item.due or 0, entry.path, self._handle.paths.lock(lock))]
         return []
 
-    async def _first_bundle(self, folder: str, sealed: set[str]) -> list[Oldest]:
+    async def _first_bundle(self, folder: str, unreadable: set[str]) -> list[Oldest]:
         if self._config is not None and self._config.bundled:
             async for place in bundle_places(self._handle, [folder], self._is_free_bundle):
                 path, own = self._handle.paths.at(place), BundleName.parse(name_at(place))
-                if own is not None and path not in sealed:
+                if own is not None and path not in unreadable:
                     return [Oldest(0, path, self._handle.paths.lock(own.id))]
         return []
 
     def _lock(self, name: str) -> str:
-        return self._handle.state.locked_by(name, self._config)
+        return self._handle.state.lock_id_of(name, self._config)
 
     def _may_wait(self, name: str) -> bool:
         try:

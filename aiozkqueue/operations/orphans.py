@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Seconds after which no client reads a commit slot any more.
 SLOT_LIFETIME: Final = 24 * 3600.0
 #: Seconds by which a lock may outlive its item or its end: its holder may be about to remove it.
-LATE: Final = 30.0
+ORPHAN_AGE: Final = 30.0
 
 
 class Left(NamedTuple):
@@ -84,7 +84,7 @@ async def _bad_locks(
         end = record.end
         if is_staged(message_id):
             continue  # of a batch that is not complete, maybe before its first item
-        if message_id in orphans and now - node.stat.ctime / 1000 > LATE:
+        if message_id in orphans and now - node.stat.ctime / 1000 > ORPHAN_AGE:
             found.orphans.append(Left(name, node))
         elif node.stat.ephemeral_owner or is_of_ledger(record):
             continue
@@ -93,7 +93,7 @@ async def _bad_locks(
         elif due is None:
             found.unannounced.append(Left(name, node))
         else:
-            overdue += now - end / 1000 > LATE
+            overdue += now - end / 1000 > ORPHAN_AGE
     return found._replace(overdue=overdue)
 
 

@@ -88,7 +88,7 @@ async def _read(
     """Read items with their attempts; None: the item is gone."""
     paths = handle.paths
     sets = [
-        (entry.path, paths.meta(entry.item.id), paths.lock(handle.state.locked_by(entry.item.text, config)))
+        (entry.path, paths.meta(entry.item.id), paths.lock(handle.state.lock_id_of(entry.item.text, config)))
         for entry in placed
     ]
     results: list[Content | AccessDeniedError | None] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
 
 
 class _Pass:
@@ -44,11 +44,11 @@ class _Pass:
                 if not await handle.state.open_existing():
                     return
                 opened = True
-            sealed: Sealed = {}
+            unreadable: Unreadable = {}
             places = [handle.paths.place_of(placed.path) for placed in listed]
-            async for page in find_pages(handle, places, sealed):
+            async for page in find_pages(handle, places, unreadable):
                 await self._remove([snapshot for snapshot in page if not snapshot.in_flight])
-            self.refused |= {handle.state.item_id(name_at(place)): error for place, error in sealed.items()}
+            self.refused |= {handle.state.item_id(name_at(place)): error for place, error in unreadable.items()}
 
     async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
         runtime, state = self._handle.runtime, self._handle.state

@@ -36,7 +36,7 @@ async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) ->
         if entry.item.expires is not None and entry.item.expires <= now:
             ended[handle.paths.place_of(entry.path)] = entry.item.expires
     swept = 0
-    async for page in find_pages(handle, list(ended), sealed={}):  # `doctor` reports unreadable messages
+    async for page in find_pages(handle, list(ended), unreadable={}):  # `doctor` reports unreadable messages
         changes = [_sweeping(handle, snapshot, ended[snapshot.place]) for snapshot in page if not snapshot.held(now)]
         swept += sum(await apply(handle.runtime, changes))
     return swept

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .timeline import Timeline
 
 #: Seconds after its moment for which a slot can be used.
-LATE: Final = 0.25
+USABLE_FOR: Final = 0.25
 #: Seconds of slots that one lease covers; at least one slot.
 LEASED: Final = 0.25
 #: Seconds before its slot from which on a message may be held.
@@ -122,7 +122,7 @@ class Pace:
         count = min(most, self._count)
         self._count = min(self._most, 2 * self._count)
         if self._timeline is None:
-            self._add(self._clock.monotonic() - LATE, 0.0, count)
+            self._add(self._clock.monotonic() - USABLE_FOR, 0.0, count)
             return
         await self._until(self._next - NEAR)  # a slot that its own limit rules out would be lost
         with anyio.CancelScope() as self._scope:
@@ -139,9 +139,9 @@ class Pace:
         for number in range(count):
             moment = first + number * step
             begin = max(moment, self._next) if self._step else moment
-            if self._timeline is not None and begin > moment + LATE:
+            if self._timeline is not None and begin > moment + USABLE_FOR:
                 break
-            self._slots.append(_Slot(begin, begin + LATE if self._timeline is None else moment + LATE))
+            self._slots.append(_Slot(begin, begin + USABLE_FOR if self._timeline is None else moment + USABLE_FOR))
             self._next = begin + self._step
 
     async def _until(self, moment: float) -> None:

@@ -25,7 +25,7 @@ from aiozkqueue.queue.commit.register import FixedOperations, server_time
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import PutOptions
-from aiozkqueue.queue.put.prepare import check
+from aiozkqueue.queue.put.prepare import check_and_encode
 from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
@@ -436,7 +436,7 @@ async def _record(
             "of session.queue(), and put to this one in its handler"
         )
         raise InvalidOptionError(msg)
-    prepared = check(queue, value, stored, runtime.max_message)
+    prepared = check_and_encode(queue, value, stored, runtime.max_message)
     headers = cast("Mapping[str, str]", options.get("headers") or {})
     if JOB in headers or OCCURRENCE in headers:
         msg = f"the headers {JOB!r} and {OCCURRENCE!r} are reserved; use other names"

@@ -34,9 +34,9 @@ from aiozkqueue.operations.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
@@ -251,7 +251,7 @@ class NotificationQueue(Generic[T]):
             work_given(tx).add_put(put)
             return put.id
         await make_ready([put])
-        atomic_write = AtomicWrite(runtime.ids.next(), Puts([put]))
+        atomic_write = AtomicWrite(runtime.ids.next(), CreateItems([put]))
         await enter(atomic_write, [put], AT_ONCE)
         await runtime.settle(atomic_write)
         return put.id

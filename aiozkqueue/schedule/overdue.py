@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .jobs import Job
 
 #: How late an occurrence is when no scheduler seems to run, milliseconds.
-LATE: Final = 60_000
+OVERDUE_AFTER: Final = 60_000
 _SHOWN: Final = 3
 
 
@@ -50,7 +50,7 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
 
 def is_overdue(job: Job, now: float) -> bool:
     """Return whether the next occurrence of a job passed so long before ``now`` that no scheduler seems to run."""
-    return not job.paused and job.next is not None and milliseconds_at(job.next) + LATE < milliseconds_in(now)
+    return not job.paused and job.next is not None and milliseconds_at(job.next) + OVERDUE_AFTER < milliseconds_in(now)
 
 
 async def _is_late(job: JobRecord, now: int) -> bool:
@@ -59,7 +59,7 @@ async def _is_late(job: JobRecord, now: int) -> bool:
     except InvalidScheduleError:  # from a newer version, or with a zone that is not installed here
         return False
     due = next(cron.after(job.last), None)
-    return due is not None and due + LATE < now
+    return due is not None and due + OVERDUE_AFTER < now
 
 
 def findings_about(late: list[str]) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change, ConditionalPart
-from aiozkqueue.queue.commit.puts import live_of, weigh_put
+from aiozkqueue.queue.commit.create_items import live_of, weigh_put
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.transfer import guarded
 from aiozkqueue.queue.commit.unique_keys import earlier_holder

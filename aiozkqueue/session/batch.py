@@ -14,10 +14,10 @@ from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.log_context import about
 
-from .delivery import deliver
+from .delivery import delivery_of
 from .internals import settle_failed, work_of
 from .undo import describe, undo
-from .unit_of_work import PASSING, UnitOfWork
+from .unit_of_work import REDELIVERY_ERRORS, UnitOfWork
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -34,7 +34,7 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-LATE: Final = "the listener settles a batch when its handler returns; change it before that"
+SETTLED_HINT: Final = "the listener settles a batch when its handler returns; change it before that"
 
 
 class Batch(Sequence[Message[T_co]]):
@@ -110,9 +110,9 @@ class BatchWork:
         self._runtime = runtime
         self._queue = queue
         self.claims: list[Claim] = claims
-        self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), None, LATE)
+        self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), None, SETTLED_HINT)
         self.work.hold(claims)
-        runtime.undecided(self.work)
+        runtime.remember_undecided(self.work)
 
     def batch(self) -> Batch[Any]:
         """Return the batch for the handler."""
@@ -142,16 +142,16 @@ class BatchWork:
         self.work.detach(claim for claim, _ in failed)
         if len(failed) == len(self.claims):
             self.work.drop_puts()
-        deliveries = [(deliver(self._runtime, self._queue, claim), claim, error) for claim, error in failed]
+        deliveries = [(delivery_of(self._runtime, self._queue, claim), claim, error) for claim, error in failed]
         refused: QueueError | None = None
         try:
             async with anyio.create_task_group() as settling:
                 for delivery, claim, error in deliveries:
                     settling.start_soon(_settle_failed, delivery, claim, error)
-                refused = await _refusal(self.work)
+                refused = await _try_commit(self.work)
         finally:
             for work in (self.work, *(work_of(delivery) for delivery, _, _ in deliveries)):
-                work.release_nowait()  # those that were interrupted before they could begin
+                work.rollback_nowait()  # those that were interrupted before they could begin
         if refused is not None:
             raise refused
 
@@ -161,7 +161,7 @@ def failures_of(batch: Batch[Any]) -> dict[str, Exception]:
     return batch._failed  # noqa: SLF001 - two halves of one module
 
 
-async def _refusal(work: UnitOfWork) -> QueueError | None:
+async def _try_commit(work: UnitOfWork) -> QueueError | None:
     """Commit; return the error of a commit that was refused, so that it does not cancel the other settlements."""
     try:
         await work.commit()
@@ -187,7 +187,7 @@ async def _settle_failed(delivery: Delivery[Any], claim: Claim, error: Exception
         )
     try:
         await settle_failed(delivery, error)
-    except PASSING as refusal:
+    except REDELIVERY_ERRORS as refusal:
         log.warning("queue %s: %s is redelivered: %s", claim.state.name, claim.id, refusal, extra=about(claim, work.id))
     except SessionClosedError:
         raise

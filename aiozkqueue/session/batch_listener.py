@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.commit.dispositions import CONSUME
-from aiozkqueue.queue.commit.held import weigh
+from aiozkqueue.queue.commit.end_claims import weigh
 
 from .batch import BatchWork
 from .cancellations import as_failure, task_is_cancelled
@@ -17,7 +17,7 @@ from .handler import time_limit
 from .listener import Listener
 from .middleware import wrapped
 from .undo import undo
-from .unit_of_work import PASSING, current
+from .unit_of_work import REDELIVERY_ERRORS, current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,7 +93,7 @@ class BatchListener(Listener[T_co]):
                 wanted = self._size.limit - len(collected)
                 generation = collected[0].generation if collected else None
                 waiter = dispatcher.request(wanted, left, generation=generation)
-                claims = await self._answer(dispatcher, waiter)
+                claims = await self._await_claims(dispatcher, waiter)
                 if not collected:
                     due = self._due(clock.monotonic())
                 collected += claims
@@ -139,7 +139,7 @@ class BatchListener(Listener[T_co]):
             log.info("%s", error, extra={"queue": name})
             return
         if cancelled := [claim for claim in delivered if self._interruptions.cancelled_before_start(claim)]:
-            BatchWork(self._runtime, self._queue, cancelled).work.release_nowait()
+            BatchWork(self._runtime, self._queue, cancelled).work.rollback_nowait()
             delivered = [claim for claim in delivered if claim not in cancelled]
         if not delivered:
             return
@@ -147,7 +147,7 @@ class BatchListener(Listener[T_co]):
         context: dict[str, object] = {"queue": name, "transaction_id": held.work.id}
         try:
             await self._handle_batch(held, context)
-        except PASSING as error:
+        except REDELIVERY_ERRORS as error:
             log.warning(
                 "queue %s: a batch of %d messages is redelivered: %s", name, len(delivered), error, extra=context
             )
@@ -160,13 +160,13 @@ class BatchListener(Listener[T_co]):
         """Call the handler, and settle its batch, in a trace. Raises: the error of the commit."""
         batch, tracing = held.batch(), self._runtime.tracing
         handling = None if tracing is None else tracing.processing(batch.queue, batch)
-        outer = current.set(held.work)
+        outer = current_work.set(held.work)
         failure: BaseException | None = None
         try:
             await self._call(batch, held.claims)
             committed = await held.finish(batch)
-            self._figures.handled += committed
-            self._figures.failed += len(held.claims) - committed
+            self._counts.handled += committed
+            self._counts.failed += len(held.claims) - committed
         except Exception as error:
             failure = error
             if not held.work.open:
@@ -182,7 +182,7 @@ class BatchListener(Listener[T_co]):
             await undo(held.work, error)
             raise
         finally:
-            current.reset(outer)
+            current_work.reset(outer)
             if handling is not None:
                 handling.end(failure)
             failure = None  # its traceback refers to this frame: a cycle would burden the garbage collector
@@ -199,7 +199,7 @@ class BatchListener(Listener[T_co]):
 
     async def _failed(self, held: BatchWork, error: Exception, context: dict[str, object]) -> None:
         """Settle a batch whose handler has raised."""
-        self._figures.failed += len(held.claims)
+        self._counts.failed += len(held.claims)
         log.warning(
             "queue %s: handler failed on a batch of %d messages, from %s on",
             self._queue.name,

@@ -17,10 +17,10 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.tasks import wait_settled
 
-from .delivery import Delivery, deliver
+from .delivery import Delivery, delivery_of
 from .internals import was_entered, work_of
 from .undo import commit_or_undo, undo
-from .unit_of_work import PASSING
+from .unit_of_work import REDELIVERY_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ log: Final = logging.getLogger(__name__)
 TURNS_TO_SEND = 3
 #: The maximum number of pending commits, as a multiple of the prefetch. Commits about a bundle follow each other: while
 #: one multi is in progress, the loop fills the next. With 1, a loop without waits does a fourth fewer per second.
-PENDING = 2
+PENDING_FACTOR = 2
 
 
 class Consumer(Generic[T]):
@@ -77,7 +77,7 @@ class Consumer(Generic[T]):
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._commits = _Commits(queue.name, runtime.clock)
+        self._commits = _PendingCommits(queue.name, runtime.clock)
         self._idle = False
         self._idle_timer: Timer | None = None
         self._stopped = False
@@ -147,7 +147,7 @@ class Consumer(Generic[T]):
 
     def _begin(self, claim: Claim) -> Delivery[T]:
         """Make a claim the current delivery."""
-        delivery = deliver(self._runtime, self._queue, claim)
+        delivery = delivery_of(self._runtime, self._queue, claim)
         self._current = delivery
         if self._runtime.tracing is not None:
             self._handling = self._runtime.tracing.handling(delivery)
@@ -176,7 +176,7 @@ class Consumer(Generic[T]):
             return
         atomic_write = None
         try:
-            while len(self._commits.in_progress) >= PENDING * self._prefetch:
+            while len(self._commits.in_progress) >= PENDING_FACTOR * self._prefetch:
                 self._commits.landed.clear()
                 await self._commits.landed.wait()
             # Capacity in the target queues is reserved only now: pending commits may wait for it.
@@ -190,7 +190,7 @@ class Consumer(Generic[T]):
         if not pipelined:
             try:
                 await commit_or_undo(work)
-            except PASSING as error:
+            except REDELIVERY_ERRORS as error:
                 self._warn_of_redelivery(error)
         elif atomic_write is not None:
             self._commits.in_progress[atomic_write] = work
@@ -206,7 +206,7 @@ class Consumer(Generic[T]):
         failures = self._commits.failures
         while failures:
             _, failure = failures.popleft()
-            if not isinstance(failure, PASSING):
+            if not isinstance(failure, REDELIVERY_ERRORS):
                 raise failure
             self._warn_of_redelivery(failure)
 
@@ -335,7 +335,7 @@ class Consumer(Generic[T]):
             asyncio.get_running_loop()
             self._prefetcher.abandon()
             if delivery is not None and open_delivery:
-                work_of(delivery).release_nowait()
+                work_of(delivery).rollback_nowait()
         except RuntimeError:
             pass  # no event loop is running any more: the locks end with the session
         warnings.warn(
@@ -353,7 +353,7 @@ async def _until_sent() -> None:
         await asyncio.sleep(0)
 
 
-class _Commits:
+class _PendingCommits:
     """The pending commits. They refer to this object and not to the consumer, which they would keep alive."""
 
     def __init__(self, queue: str, clock: Clock) -> None:
@@ -384,7 +384,7 @@ class _Commits:
             work, failure = self.failures.popleft()
             [claim] = work.claims
             context = about(claim, work.id)
-            if isinstance(failure, PASSING):
+            if isinstance(failure, REDELIVERY_ERRORS):
                 redelivered += 1
                 log.warning("queue %s: %s is redelivered: %s", self._queue, claim.id, failure, extra=context)
             else:

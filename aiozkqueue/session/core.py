@@ -24,12 +24,13 @@ from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.claim.registration import this_process
+from aiozkqueue.queue.claim.services import ClaimServices
+from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.failures import CLOSED, unknown
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook, process_of
 from aiozkqueue.queue.commit.meter import Meter
-from aiozkqueue.queue.commit.puts import Puts, makes_bundles
 from aiozkqueue.queue.commit.unsent import Contribution
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.outcome import Outcome
@@ -42,8 +43,9 @@ from aiozkqueue.replies.calls import Calls
 from aiozkqueue.runtime.clock import EqualDeadlines, ServerClock
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
-from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
+from aiozkqueue.zookeeper import CallLimit, State
 
+from .lane_ends import LaneEnds
 from .late_writes import LateWrite, not_sent
 
 if TYPE_CHECKING:
@@ -65,8 +67,6 @@ OUTCOMES_KEPT = 10_000
 MOST_FILTERS = 64
 #: Queues whose dispatchers a session keeps while no taker uses them. One takes about 20 KB, and has a task.
 MOST_QUEUES = 1000
-#: Seconds until the next attempt to open a generation that could not be opened.
-ADVANCE_AGAIN = 60.0
 #: Bytes of the largest request that are reserved for the names and reasons of one message.
 MESSAGE_MARGIN = 64 * 1024
 #: Bytes of the largest request that are reserved for the other operations of a transaction with puts.
@@ -166,12 +166,10 @@ class SessionCore:
         self._budgets = SessionBudget()
         self._states: dict[str, QueueState] = {}
         self._gates: list[CapacityGate] = []
-        self._advancing: set[str] = set()
-        self._advance_again: dict[str, float] = {}  # by queue: when to try again to open the next generation
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._retired: dict[str, ClaimCounts] = {}  # the counts of dispatchers that have ended, by queue
         self._janitor = Janitor(self) if janitor else None
-        self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
+        self._links = SessionLinks(self.server_clock, self.random, self._features, LaneEnds(clock, self.tasks).note)
         self._loop = asyncio.get_running_loop()
         self._thread_id = get_ident()
         self._process = _Process.current
@@ -328,19 +326,19 @@ class SessionCore:
                 msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; use no filters"
                 raise InvalidOptionError(msg)
             self._retire_dispatchers(filtered=condition is not None)
-            dispatcher = ClaimDispatcher(
+            services = ClaimServices(
                 state,
                 self.zookeeper,
-                committer=self.committer,
-                tasks=self.tasks,
-                clock=self.clock,
-                server_clock=self.server_clock,
-                ids=self.ids,
-                about=self.about,
-                budgets=self._budgets,
-                random=self.random,
-                condition=condition,
+                self.committer,
+                self.tasks,
+                self.clock,
+                self.server_clock,
+                self.ids,
+                self.random,
+                self._budgets,
+                self.about,
             )
+            dispatcher = ClaimDispatcher(services, condition)
             self._dispatchers[state.name, condition] = dispatcher
             self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {state.name}")
         return dispatcher
@@ -387,7 +385,7 @@ class SessionCore:
             atomic_write = AtomicWrite(put.id)
             self.committer.submit(atomic_write, Contribution(None, put, AT_ONCE))
         else:
-            atomic_write = AtomicWrite(put.id, Puts((put,)))
+            atomic_write = AtomicWrite(put.id, CreateItems((put,)))
             self.committer.submit(atomic_write)
         self._deadlines.add(atomic_write)
         try:
@@ -418,7 +416,7 @@ class SessionCore:
         what = f"write {atomic_write.transaction_id}" + ("" if queue is None else f" to queue {queue!r}")
         if not self.committer.withdraw(atomic_write):
             late = LateWrite(atomic_write)
-            self.undecided(late)
+            self.remember_undecided(late)
             atomic_write.watch(partial(self._settled_late, late))
             return unknown(atomic_write.transaction_id, f"no answer within {limit:g} s", what)
         error = not_sent(what, limit)
@@ -427,19 +425,19 @@ class SessionCore:
         return error
 
     def _settled_late(self, late: LateWrite, atomic_write: AtomicWrite) -> None:
-        self.decided(late, late.outcome)
+        self.remember_outcome(late, late.outcome)
         atomic_write.log_failure()
 
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
         while not self.server_clock.bounded:
-            await self.settle(AtomicWrite(self.ids.next(), Puts(())))  # no puts: only the commit slot is written
+            await self.settle(AtomicWrite(self.ids.next(), CreateItems(())))  # no puts: only the commit slot is written
 
-    def undecided(self, work: Undecided) -> None:
+    def remember_undecided(self, work: Undecided) -> None:
         """Remember work whose outcome may be asked for: an open transaction, a delivery in commit, or a late write."""
         self._undecided[work.id] = work
 
-    def decided(self, work: Undecided, outcome: Outcome) -> None:
+    def remember_outcome(self, work: Undecided, outcome: Outcome) -> None:
         """Remember the outcome of work."""
         self._undecided.pop(work.id, None)
         self._outcomes[work.id] = outcome
@@ -489,22 +487,6 @@ class SessionCore:
             self.meter.state_changed(state)
         for dispatcher in self._dispatchers.values():
             dispatcher.state_changed(state, generation)
-
-    def _lane_ending(self, state: QueueState, path: str) -> None:
-        again = self._advance_again.get(state.name)
-        if state.name not in self._advancing and (again is None or self.clock.monotonic() >= again):
-            self._advancing.add(state.name)
-            self.tasks.spawn(self._advance_lane, state, path, name=f"next lane of {state.name}")
-
-    async def _advance_lane(self, state: QueueState, path: str) -> None:
-        try:
-            await state.next_generation(path)
-        except (QueueError, ZooKeeperError) as error:
-            # Puts still succeed until the counter ends, 2**30 items later, and each of them would try again.
-            self._advance_again[state.name] = self.clock.monotonic() + ADVANCE_AGAIN
-            log.warning("queue %s: %s", state.name, error, extra={"queue": state.name})
-        finally:
-            self._advancing.discard(state.name)
 
     def _failed(self, failure: BaseException) -> None:
         """Fail all waiters: a task of the session has failed, which is a defect.

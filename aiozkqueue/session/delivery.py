@@ -26,7 +26,7 @@ from aiozkqueue.replies.reply import Reply
 
 from .cancellations import foreign_cancellations
 from .undo import commit_or_undo, describe, undo
-from .unit_of_work import UnitOfWork, current
+from .unit_of_work import UnitOfWork, current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -47,7 +47,7 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-LATE = (
+SETTLED_HINT = (
     "a consumer settles the last delivery when the loop asks for the next one; settle it before that, in any task, "
     "keep it inside `async with delivery`, or use consume(settle='explicit')"
 )
@@ -91,7 +91,7 @@ class Settling(Protocol):
         """Move the message to the dead letters."""
         ...
 
-    async def leave(self, error: BaseException) -> None:
+    async def settle_failed(self, error: BaseException) -> None:
         """Settle by the error that ended the handler."""
         ...
 
@@ -196,31 +196,31 @@ class Delivery(Message[T_co]):
     async def __aenter__(self) -> Self:
         self._entered = True
         if isinstance(self._settling, WorkSettling):
-            self._outer: UnitOfWork | None = current.get()
-            current.set(self._settling.work)
+            self._outer: UnitOfWork | None = current_work.get()
+            current_work.set(self._settling.work)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(self._settling, WorkSettling) and current.get() is self._settling.work:
-            current.set(self._outer)  # it differs if the block is left in another task
+        if isinstance(self._settling, WorkSettling) and current_work.get() is self._settling.work:
+            current_work.set(self._outer)  # it differs if the block is left in another task
         if self.outcome is not Outcome.OPEN:
             return
         if error is None:
             await self._settling.commit(None)
         else:
-            await self._leave(error)
+            await self._settle_failed(error)
 
-    async def _leave(self, error: BaseException) -> None:
+    async def _settle_failed(self, error: BaseException) -> None:
         """Settle by the error that ended the handler: `Retry`, `Reject`, or any other."""
         if not isinstance(error, Retry) or error.schedule is None:
-            await self._settling.leave(error)
+            await self._settling.settle_failed(error)
         elif self._settling.once or self.attempt > len(error.schedule):
             reason = used_up(error, self.attempt, once=self._settling.once)
             await self._settling.give_up(reason, partial(_exhausted, error, self), error.__cause__ or error)
         else:
-            await self._settling.leave(error)
+            await self._settling.settle_failed(error)
 
 
 class WorkSettling:
@@ -232,7 +232,7 @@ class WorkSettling:
         self._claim = claim
         self.extra_headers: Mapping[str, str] = {}
         """Headers to add to the message if it is released; they are left out if they do not fit."""
-        self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, LATE)
+        self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, SETTLED_HINT)
 
     @property
     def outcome(self) -> Outcome:
@@ -277,7 +277,7 @@ class WorkSettling:
         """See `Delivery`."""
         await self._reject(reason)
 
-    async def leave(self, error: BaseException) -> None:
+    async def settle_failed(self, error: BaseException) -> None:
         """Settle by the error that ended the handler."""
         if isinstance(error, Retry):
             await self._retry(error)
@@ -426,6 +426,6 @@ async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
             await error.exhausted(delivery)
 
 
-def deliver(runtime: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
+def delivery_of(runtime: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
     """Return the delivery of a claim."""
     return Delivery(content_of(claim), binding_of(queue).codec, WorkSettling(runtime, claim), claim.value)

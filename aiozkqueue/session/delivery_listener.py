@@ -13,13 +13,13 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 
 from .cancellations import as_failure, task_is_cancelled
-from .delivery import deliver
+from .delivery import delivery_of
 from .handler import time_limit
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
 from .undo import commit_or_undo, describe
-from .unit_of_work import PASSING, current
+from .unit_of_work import REDELIVERY_ERRORS, current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +55,7 @@ class DeliveryListener(Listener[T_co]):
         on_dead: OnDead[T_co] | None = None,
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead)
-        self._handler = wrapped(handler, _layers(runtime, settings))
+        self._handler = wrapped(handler, _middleware_of(runtime, settings))
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
@@ -84,13 +84,13 @@ class DeliveryListener(Listener[T_co]):
                 await self._wake.wait()
         finally:
             for waiter in waiters:  # some may have been answered at the same moment
-                dispatcher.give_up(waiter)
+                dispatcher.cancel_request(waiter)
 
     async def _claim_at_pace(self, dispatcher: ClaimDispatcher, pace: Pace, handlers: anyio.abc.TaskGroup) -> None:
         """Claim messages only when their handlers may begin soon."""
         while free := await self._free():
             reserved = await pace.reserve(free)
-            claims = deque(await self._answer(dispatcher, dispatcher.request(max(1, reserved))))
+            claims = deque(await self._await_claims(dispatcher, dispatcher.request(max(1, reserved))))
             try:
                 while claims and await pace.admit():
                     self._start(claims.popleft(), handlers)
@@ -108,12 +108,12 @@ class DeliveryListener(Listener[T_co]):
             return
         if not delivered:
             return
-        delivery = deliver(runtime, queue, claim)
+        delivery = delivery_of(runtime, queue, claim)
         work = work_of(delivery)
         if self._interruptions.cancelled and self._interruptions.cancelled_before_start(claim):
-            work.release_nowait()
+            work.rollback_nowait()
             return
-        outer = current.set(work)
+        outer = current_work.set(work)
         handling = None if runtime.tracing is None else runtime.tracing.handling(delivery)
         failure: BaseException | None = None
         try:
@@ -136,8 +136,8 @@ class DeliveryListener(Listener[T_co]):
                 raise
             if work.open:
                 await commit_or_undo(work)
-            self._figures.handled += 1
-        except PASSING as error:
+            self._counts.handled += 1
+        except REDELIVERY_ERRORS as error:
             failure = error
             context = about(claim, work_of(delivery).id)
             log.warning("queue %s: %s is redelivered: %s", self._queue.name, delivery.id, error, extra=context)
@@ -148,14 +148,14 @@ class DeliveryListener(Listener[T_co]):
             context = about(claim, work_of(delivery).id)
             log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=context)
         finally:
-            current.reset(outer)
+            current_work.reset(outer)
             if handling is not None:
                 handling.end(failure)
             failure = None  # its traceback refers to this frame: a cycle would burden the garbage collector
 
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
         """Settle a delivery whose handler failed."""
-        self._figures.failed += 1
+        self._counts.failed += 1
         if not isinstance(error, Retry | Reject):
             log.warning(
                 "queue %s: handler failed on message %s, attempt %d: %s",
@@ -170,7 +170,7 @@ class DeliveryListener(Listener[T_co]):
             await settle_failed(delivery, error)
 
 
-def _layers(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:
+def _middleware_of(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:
     """Return the functions around the handler, the first outermost."""
     limits: list[Middleware] = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
     return [*limits, *settings.middleware]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.arguments import collection
 from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
+from aiozkqueue.queue.commit.create_items import CreateItems, weigh_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts
-from aiozkqueue.queue.commit.puts import Puts, weigh_puts
-from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_id
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of
 from aiozkqueue.queue.put.capacity import credits_of
@@ -61,7 +61,7 @@ async def send_many(
         start = end
     if type(puts) is PlainPuts:
         return ids
-    left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+    left_out = {put.id: stored_id(put) for put in puts if put.plan is not None}
     return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
 
 
@@ -116,7 +116,7 @@ async def send_puts(runtime: SessionCore, puts: PutList, deadline: Deadline) -> 
     if state.snapshot.capacity is None:
         try:
             await runtime.settle(
-                AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, deadline), queue=state.name
+                AtomicWrite(runtime.ids.next(), CreateItems(puts)), _time_for(runtime, deadline), queue=state.name
             )
         except (QueueFullError, TransactionTooLargeError):
             if state.snapshot.capacity is None:
@@ -136,7 +136,7 @@ async def send_bounded(handle: QueueHandle[SessionCore], puts: PutList, deadline
     while puts:
         limit = handle.state.snapshot.capacity
         part = puts[: len(puts) if limit is None else credits_of(handle.config.max_size or 1)]
-        atomic_write = AtomicWrite(handle.runtime.ids.next(), Puts(part))
+        atomic_write = AtomicWrite(handle.runtime.ids.next(), CreateItems(part))
         if limit is not None:
             await _acquire(handle, limit, len(part), deadline)
             limit.bind(atomic_write, len(part))

@@ -50,7 +50,7 @@ class _Settled(Protocol):
     @property
     def _entered(self) -> bool: ...
 
-    async def _leave(self, error: BaseException) -> None: ...
+    async def _settle_failed(self, error: BaseException) -> None: ...
 
     def _add_headers(self, headers: Mapping[str, str]) -> None: ...
 
@@ -96,7 +96,7 @@ def was_entered(delivery: _Settled) -> bool:
 
 async def settle_failed(delivery: _Settled, error: BaseException) -> None:
     """Settle a delivery by the error that ended its handler: `Retry`, `Reject`, or any other."""
-    await delivery._leave(error)  # noqa: SLF001 - this module is the interface
+    await delivery._settle_failed(error)  # noqa: SLF001 - this module is the interface
 
 
 def add_headers(delivery: _Settled, headers: Mapping[str, str]) -> None:

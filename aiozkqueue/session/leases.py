@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.codec import Codec
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import CallLimit
@@ -221,13 +221,13 @@ class Leases(Generic[T]):
         ``needs_time``: the changes have moments in ZooKeeper's time, which is then measured before they are made.
         """
         obstructed: list[ItemNotEmptyError] = []
-        sealed: Sealed = {}
+        unreadable: Unreadable = {}
         for _ in range(MAX_TRIES):
             if not places or not await self._opened():  # again, if the configuration has changed
                 return
             # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
-            snapshots = await self._find(places, sealed)
+            snapshots = await self._find(places, unreadable)
             if needs_time:
                 await self._runtime.server_clock.learned(self._state.paths.due)
             made = [
@@ -242,20 +242,20 @@ class Leases(Generic[T]):
                     places.append(snapshot.place)
             if not places:
                 break
-        for error in (*obstructed, *sealed.values()):  # the other messages are settled
+        for error in (*obstructed, *unreadable.values()):  # the other messages are settled
             raise error
         if not places:
             return
         msg = f"queue {self._state.name!r}: {len(places)} leases changed each time they were read; try again"
         raise NotCommittedError(msg)
 
-    async def _find(self, places: list[str], sealed: Sealed) -> list[ItemSnapshot]:
+    async def _find(self, places: list[str], unreadable: Unreadable) -> list[ItemSnapshot]:
         """Read the messages at these places, or where they are after they were reassigned to all nodes."""
         handle = QueueHandle(self._runtime, self._state)
-        found = await find(handle, places, sealed)
+        found = await find(handle, places, unreadable)
         missing = [ItemRef.parse(place) for place in set(places).difference(snapshot.place for snapshot in found)]
         moved = [place for ref in missing if (place := ref.without_node().path) != ref.path]
-        return found + await find(handle, moved, sealed) if moved else found
+        return found + await find(handle, moved, unreadable) if moved else found
 
     def _places(self, tokens: Iterable[str]) -> list[str]:
         listed = collection(tokens, "tokens", "lease tokens")
@@ -273,12 +273,12 @@ class Leases(Generic[T]):
 
     def _extension(self, snapshot: ItemSnapshot, duration: float) -> Change | None:
         paths, end = self._state.paths, self._runtime.server_clock.now() + milliseconds_in(duration)
-        grouped, path = is_group(snapshot.locked_by), paths.lock(snapshot.locked_by)
+        grouped, path = is_group(snapshot.lock_id), paths.lock(snapshot.lock_id)
         if grouped and (snapshot.lock is None or LockRecord.decode(snapshot.lock.data).claim != snapshot.id):
             return None  # another message of its group may be first by now
         claim = snapshot.id if grouped else self._runtime.ids.next()
         lock = LockRecord(claim, self._runtime.ids.client, end, leased=True).encode()
-        place = due_data(snapshot.place, snapshot.locked_by) if grouped else snapshot.place.encode()
+        place = due_data(snapshot.place, snapshot.lock_id) if grouped else snapshot.place.encode()
         due = Create(paths.due_node(end, snapshot.id), place)
         unchanged = Check(paths.at(snapshot.place), snapshot.item.stat.version)
         if snapshot.lock is None:

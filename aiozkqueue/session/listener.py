@@ -45,7 +45,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(slots=True)
-class Figures:
+class HandlingCounts:
     """The life of a listener in figures."""
 
     begun: bool = False
@@ -91,7 +91,7 @@ class Listener(Generic[T_co]):
         self._scope: anyio.CancelScope | None = None
         self._failure: BaseException | None = None
         self._running = False
-        self._figures = Figures()
+        self._counts = HandlingCounts()
         self._background: Background | None = None
         self._dispatcher: ClaimDispatcher | None = None
 
@@ -106,7 +106,7 @@ class Listener(Generic[T_co]):
 
     def _summary(self) -> str:
         """Return its figures, for the log of a worker."""
-        return f"{counted(self._figures.handled, 'message')} handled, {self._figures.failed} failed"
+        return f"{counted(self._counts.handled, 'message')} handled, {self._counts.failed} failed"
 
     def stop(self) -> None:
         """Claim no more messages; running handlers may finish within ``drain_timeout`` seconds. Idempotent."""
@@ -134,7 +134,7 @@ class Listener(Generic[T_co]):
         if self._running:
             msg = f"the listener of queue {self._queue.name!r} is already running"
             raise RuntimeError(msg)
-        self._running = self._figures.begun = True
+        self._running = self._counts.begun = True
         forget = self._runtime.zookeeper.on_state(self._state_changed)
         try:
             async with anyio.create_task_group() as handlers:
@@ -169,7 +169,7 @@ class Listener(Generic[T_co]):
 
     def __del__(self) -> None:
         """Warn of a listener that was forgotten: nothing takes the messages of its queue."""
-        if not self._figures.begun and not self._stopped.is_set():
+        if not self._counts.begun and not self._stopped.is_set():
             warnings.warn(
                 f"{self!r} was never run; run it with `await aiozkqueue.run(listener)` or `async with listener`",
                 ResourceWarning,
@@ -215,7 +215,7 @@ class Listener(Generic[T_co]):
             await self._wake.wait()
         return 0
 
-    async def _answer(self, dispatcher: ClaimDispatcher, waiter: Waiter) -> list[Claim]:
+    async def _await_claims(self, dispatcher: ClaimDispatcher, waiter: Waiter) -> list[Claim]:
         """Wait for the claims of a request; return none if the listener is stopped in the meantime."""
         waiter.future.add_done_callback(self._answered)
         try:
@@ -223,11 +223,11 @@ class Listener(Generic[T_co]):
                 self._wake.clear()
                 await self._wake.wait()
         except BaseException:
-            dispatcher.give_up(waiter)
+            dispatcher.cancel_request(waiter)
             raise
         if waiter.over:
             return waiter.future.result()
-        dispatcher.give_up(waiter)
+        dispatcher.cancel_request(waiter)
         return []
 
     def _start(self, claim: Claim, handlers: anyio.abc.TaskGroup) -> None:

@@ -19,7 +19,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import QueueConfig, check_condition, positive_seconds
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
 from aiozkqueue.operations import alter, stats
-from aiozkqueue.operations.alter import Wanted
+from aiozkqueue.operations.alter import AlterationTarget
 from aiozkqueue.operations.budget import BUDGET
 from aiozkqueue.operations.bundles import make_room_for
 from aiozkqueue.operations.dead_letters import DeadLetters
@@ -28,9 +28,9 @@ from aiozkqueue.operations.message_state import MessageState, state_of
 from aiozkqueue.operations.peek import peek
 from aiozkqueue.operations.purge import purge
 from aiozkqueue.operations.similar import absence
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts
-from aiozkqueue.queue.commit.unique_keys import stored_as
+from aiozkqueue.queue.commit.unique_keys import stored_id
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Binding, Destination
 from aiozkqueue.queue.message import Message
@@ -43,7 +43,7 @@ from .administration import QueueAdmin
 from .consumer import Consumer
 from .direct_puts import send_bounded, send_many, send_puts
 from .leases import Leases
-from .unit_of_work import current
+from .unit_of_work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -136,16 +136,16 @@ class Queue(Destination[T]):
             with runtime.tracing.sending(self.name, None):
                 put = prepare(runtime, self, value, options)
                 await send_puts(runtime, [put], Deadline(wait, runtime.clock))
-                return stored_as(put)
+                return stored_id(put)
         put = prepare(runtime, self, value, options)
         if put.plan is not None or not put.state.ready or put.state.snapshot.capacity is not None:
             await send_puts(runtime, [put], Deadline(wait, runtime.clock))
-            return stored_as(put)
+            return stored_id(put)
         # The usual case, as `send_puts` does it if there is nothing to wait for before it is sent.
         deadline = Deadline(wait, runtime.clock) if wait else FOREVER
         try:
             if wait:
-                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait, queue=self.name)
+                await runtime.settle(AtomicWrite(put.id, CreateItems((put,))), wait, queue=self.name)
             else:
                 await runtime.settle_put(put)
         except QueueFullError:  # it had no size limit when this was sent
@@ -321,7 +321,7 @@ class Queue(Destination[T]):
             NotCommittedError: other clients kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.cancel(self._core, Wanted(self, id, key), running=running)
+        return await alter.cancel(self._core, AlterationTarget(self, id, key), running=running)
 
     @changes
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -336,7 +336,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.update(self._core, Wanted(self, id, key), value)
+        return await alter.update(self._core, AlterationTarget(self, id, key), value)
 
     @reads
     async def state(self, message_id: str) -> MessageState:
@@ -446,10 +446,10 @@ class Queue(Destination[T]):
             headers = {**(options.get("headers") or {}), REPLY_TO: str(address)}
             put = prepare(runtime, self, value, {**options, "headers": headers})
             await send_puts(runtime, [put], deadline)
-            return stored_as(put)
+            return stored_id(put)
 
     def _warn_of_transaction(self, runtime: SessionCore) -> None:
-        work = current.get()
+        work = current_work.get()
         if work is not None and work.runtime is runtime and work.open and asyncio.current_task() is not None:
             warnings.warn(
                 f"`await queue.put()` on {self.name!r} inside {work.kind} stores its message at once, even if that is "

@@ -16,7 +16,7 @@ from aiozkqueue.errors import (
     UncommittedWarning,
 )
 from aiozkqueue.layout import check_condition
-from aiozkqueue.operations.alter import Wanted, cancel, update
+from aiozkqueue.operations.alter import AlterationTarget, cancel, update
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now, has_expired
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
@@ -29,7 +29,7 @@ from aiozkqueue.zookeeper import State, reads
 
 from .block import Block
 from .undo import undo, undo_unsent
-from .unit_of_work import UnitOfWork, current
+from .unit_of_work import UnitOfWork, current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -61,7 +61,7 @@ class Transaction:
     def __init__(self, runtime: SessionCore) -> None:
         self._runtime = runtime
         self._work = work = UnitOfWork(runtime, runtime.ids.next())
-        runtime.undecided(work)
+        runtime.remember_undecided(work)
 
     @property
     def id(self) -> str:
@@ -193,7 +193,7 @@ class Transaction:
             TransactionClosedError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
-        return await cancel(self._runtime, Wanted(queue, id, key), self._work)
+        return await cancel(self._runtime, AlterationTarget(queue, id, key), self._work)
 
     @reads
     async def update(
@@ -206,7 +206,7 @@ class Transaction:
         Raises: as `cancel`; PayloadError, MessageTooLargeError.
         """
         self._runtime.check()
-        return await update(self._runtime, Wanted(queue, id, key), value, self._work)
+        return await update(self._runtime, AlterationTarget(queue, id, key), value, self._work)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Remove the messages taken and create the messages put, all or nothing. On return it has been applied.
@@ -268,8 +268,8 @@ class TransactionBlock(Block):
         self._runtime.check()
         transaction = Transaction(self._runtime)
         self._work = transaction._work  # noqa: SLF001 - two halves of one module
-        self._outer = current.get()
-        current.set(self._work)
+        self._outer = current_work.get()
+        current_work.set(self._work)
         return transaction
 
     async def __aexit__(
@@ -277,8 +277,8 @@ class TransactionBlock(Block):
     ) -> None:
         work = self._work
         assert work is not None  # noqa: S101 - entered
-        if current.get() is work:  # it differs if the block is left in another task
-            current.set(self._outer)
+        if current_work.get() is work:  # it differs if the block is left in another task
+            current_work.set(self._outer)
         if not work.open:
             return
         if kind is not None:
@@ -325,7 +325,7 @@ def _claim_at_hand(
     dispatcher = _dispatcher(work, queue, limit, condition)
     if dispatcher.state.snapshot.policy.counts_before_delivery:  # by a request
         return None
-    claims = dispatcher.at_hand(limit, work.generation)
+    claims = dispatcher.take_at_hand(limit, work.generation)
     return _deliver_now(work, queue, claims) if claims else None
 
 
@@ -348,8 +348,8 @@ async def _claim_within(
     runtime, dispatcher = work.runtime, _dispatcher(work, queue, limit, condition)
     deadline, left = Deadline(timeout, runtime.clock), timeout
     while left != 0:
-        claims = dispatcher.at_hand(limit, work.generation)
-        if not claims and not (claims := await _next(dispatcher, work, limit, left)):
+        claims = dispatcher.take_at_hand(limit, work.generation)
+        if not claims and not (claims := await _wait_for_claims(dispatcher, work, limit, left)):
             break
         delivered = _deliver_now(work, queue, claims)
         if delivered is None:
@@ -378,10 +378,10 @@ async def _claim_available(
     renewed = longest >= silence
     begun, left = 0.0 if renewed else time(), longest
     while left > 0:
-        claims = dispatcher.at_hand(limit, work.generation)
+        claims = dispatcher.take_at_hand(limit, work.generation)
         if not claims:
             if left >= silence:  # `SessionCore.searches` limits it, at a fraction of the cost
-                claims = await _next(dispatcher, work, limit, 0)
+                claims = await _wait_for_claims(dispatcher, work, limit, 0)
             else:
                 claims = await _search_once(dispatcher, work, limit, left)
         if not claims:
@@ -453,26 +453,28 @@ async def _search_once(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int
     limited = asyncio.timeout(longest)
     try:
         async with limited:
-            return await _next(dispatcher, work, limit, 0)
+            return await _wait_for_claims(dispatcher, work, limit, 0)
     except TimeoutError:
         if not limited.expired():
             raise
         raise _no_answer(dispatcher, longest) from None
 
 
-async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeout: float | None) -> list[Claim]:
+async def _wait_for_claims(
+    dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeout: float | None
+) -> list[Claim]:
     """Wait in line for claims; return none after ``timeout`` seconds (None: no limit; 0: after one search).
 
     Raises: ConnectionLostError: no server has answered the search within ``operation_timeout``.
     """
-    waiter = dispatcher.request(limit, timeout, generation=work.generation, owner=work)
+    waiter = dispatcher.request(limit, timeout, generation=work.generation, transaction=work)
     searches = work.runtime.searches if timeout == 0 else None
     if searches is not None:
         searches.add(waiter)
     try:
         return await waiter.future
     except asyncio.CancelledError:
-        dispatcher.give_up(waiter)
+        dispatcher.cancel_request(waiter)
         task = asyncio.current_task()
         if waiter.late and task is not None and not task.cancelling():
             raise _no_answer(dispatcher, work.runtime.operation_timeout) from None

@@ -29,21 +29,21 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
+from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
     Disposition,
-    aside,
     describe_end,
+    obstructed_delay,
     refuse_to_overtake,
     release_disposition,
 )
+from aiozkqueue.queue.commit.end_claims import end_claims
 from aiozkqueue.queue.commit.failures import unknown
-from aiozkqueue.queue.commit.held import end_claims
-from aiozkqueue.queue.commit.puts import Puts, makes_bundles
-from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
 from aiozkqueue.queue.commit.unsent import new_contribution
-from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, joined
+from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, join_parts
 from aiozkqueue.queue.put.prepare import make_ready
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from .core import SessionCore
 
 #: The transaction of this task's block, for `DirectPutWarning`.
-current: ContextVar[UnitOfWork | None] = ContextVar("aiozkqueue_transaction", default=None)
+current_work: ContextVar[UnitOfWork | None] = ContextVar("aiozkqueue_transaction", default=None)
 
 #: Estimated bytes of a put in a request besides its data and the item's name: header, path of the lane, ACL.
-PUT_WEIGHT = 200
+PUT_OVERHEAD = 200
 
 #: Errors of a commit that lost a race: its messages are redelivered at once, without a delay.
 _LOST_RACES = (ClaimLostError, ConflictError)
@@ -78,7 +78,7 @@ _LOST_RACES = (ClaimLostError, ConflictError)
 _BLAMELESS = (*_LOST_RACES, WithdrawnError)
 
 #: Errors of a commit that are not defects: its messages are redelivered.
-PASSING = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
+REDELIVERY_ERRORS = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
 
 
 # Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
@@ -220,7 +220,7 @@ class UnitOfWork:
                 self._keys = {}
             if (earlier := earlier_holder(self._keys, put)) is not None:
                 return earlier
-        size = len(put.data) + len(put.prefix) + PUT_WEIGHT + (0 if put.plan is None else put.plan.weight)
+        size = len(put.data) + len(put.prefix) + PUT_OVERHEAD + (0 if put.plan is None else put.plan.weight)
         if self._size + size > self.runtime.max_puts:
             if self._keys is not None and (key := unique_key(put)) is not None:
                 del self._keys[put.state.name, key.hash]
@@ -303,7 +303,7 @@ class UnitOfWork:
             claims = [claim for claim in claims if claim not in self._claims]
         for claim in claims:
             claim.delivered = False
-        await self._undo(claims)
+        await self._release_late(claims)
 
     # -- deciding
 
@@ -319,7 +319,7 @@ class UnitOfWork:
             atomic_write = self.begin_commit()
         except QueueError as error:
             if self.open:
-                await self._undo_unsent(error, waits=timeout is None)
+                await self._rollback_unsent(error, waits=timeout is None)
             raise
         if atomic_write is None:
             return
@@ -380,7 +380,7 @@ class UnitOfWork:
             self._reservation = None
         self._move(_SETTLING)
         if self._delivered is not None:
-            runtime.undecided(self)  # a transaction is recorded at its beginning
+            runtime.remember_undecided(self)  # a transaction is recorded at its beginning
         self._atomic_write = atomic_write
         if runtime.tracing is not None:
             runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
@@ -420,8 +420,8 @@ class UnitOfWork:
         if self._reply is not None:
             parts.append(self._reply)
         if self._puts:
-            parts.append(Puts(self._puts, FOREVER, self._needs))
-        return joined(parts)
+            parts.append(CreateItems(self._puts, FOREVER, self._needs))
+        return join_parts(parts)
 
     async def rollback(
         self,
@@ -473,7 +473,7 @@ class UnitOfWork:
             self._jittered_delay = disposition.delay
         return describe_end(disposition)
 
-    def release_nowait(self) -> None:
+    def rollback_nowait(self) -> None:
         """Undo at once, for callers that can no longer wait."""
         if self._state is _OPEN:
             self._move(_SETTLING)
@@ -498,20 +498,20 @@ class UnitOfWork:
             runtime = self.runtime
             if runtime.meter is not None:
                 runtime.meter.decided(state.outcome)
-            runtime.decided(self, state.outcome)
+            runtime.remember_outcome(self, state.outcome)
 
     def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
         """Withdraw a commit that took too long; return the error."""
         if not self.runtime.committer.withdraw(atomic_write):
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
-        self.release_nowait()
+        self.rollback_nowait()
         error = not_sent(self.what, timeout)
         self._atomic_write = None  # this work has been settled without it
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error
 
-    async def _undo_unsent(self, error: QueueError, *, waits: bool) -> None:
+    async def _rollback_unsent(self, error: QueueError, *, waits: bool) -> None:
         """Undo work whose commit could not be sent; ``waits``: until the messages are released."""
         # No server has answered in time: the messages are not the cause.
         delay = 0 if type(error) is NotCommittedError else None
@@ -600,18 +600,7 @@ class UnitOfWork:
             return
         if delay is None:
             delay = self._jittered_delay
-        random = runtime.random.random
-        dispositions: dict[Claim, Disposition] = {}
-        for claim in self._claims:
-            disposition = release_disposition(claim, delay, error, random)
-            if disposition.kind != "release":
-                disposition = disposition._replace(cause=cause)
-            elif claim.id == obstructed:
-                longest = max(aside(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random))
-                disposition = disposition._replace(delay=longest)
-            elif rewrite is not None or date is not None:
-                disposition = disposition._replace(rewrite=rewrite, date=date)
-            dispositions[claim] = disposition
+        dispositions = self._released(delay, error, cause=cause, obstructed=obstructed, rewrite=rewrite, date=date)
         release_id = runtime.ids.next()
         atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))
         try:
@@ -622,7 +611,34 @@ class UnitOfWork:
         if runtime.tracing is not None:
             runtime.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
 
-    async def _undo(self, claims: list[Claim]) -> None:
+    def _released(
+        self,
+        delay: float | None,
+        error: str | None,
+        *,
+        cause: BaseException | None,
+        obstructed: str | None,
+        rewrite: bytes | None,
+        date: int | None,
+    ) -> dict[Claim, Disposition]:
+        """Return the dispositions of the claims in a release; the arguments are as for `_release_claims`."""
+        random = self.runtime.random.random
+        dispositions: dict[Claim, Disposition] = {}
+        for claim in self._claims:
+            disposition = release_disposition(claim, delay, error, random)
+            if disposition.kind != "release":
+                disposition = disposition._replace(cause=cause)
+            elif claim.id == obstructed:
+                longest = max(
+                    obstructed_delay(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
+                )
+                disposition = disposition._replace(delay=longest)
+            elif rewrite is not None or date is not None:
+                disposition = disposition._replace(rewrite=rewrite, date=date)
+            dispositions[claim] = disposition
+        return dispositions
+
+    async def _release_late(self, claims: list[Claim]) -> None:
         """Release claims that came too late to be added."""
         dispatcher = self.runtime.dispatcher(claims[0].state) if claims else None
         released = dispatcher.releases.release(claims) if dispatcher is not None else None

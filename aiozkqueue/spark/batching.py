@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from .bundle_arrays import Columns
+from .bundle_arrays import ColumnarPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from .columns import Decoded, Layout
+    from .columns import DecodedRows, RowLayout
 
     #: Rows, or messages of bundles that are converted together.
-    Page: TypeAlias = Decoded | Columns
+    Page: TypeAlias = DecodedRows | ColumnarPage
 
 #: Approximate number of rows in a batch.
 BATCH: Final = 1000
@@ -33,14 +33,14 @@ def with_rows(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch] | N
 class Batches:
     """Makes batches from pages, in order."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
         self._rows: list[list[object]] = []
         self._size = 0
 
     def add(self, page: Page) -> Iterator[pa.RecordBatch]:
         """Add a page; yield the batches that are full."""
-        if isinstance(page, Columns):
+        if isinstance(page, ColumnarPage):
             yield from self.finish()
             yield self._layout.columns(page.parts)
             return

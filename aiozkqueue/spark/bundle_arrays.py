@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import BundleTable
 
 
-class Alike(NamedTuple):
+class ColumnarPart(NamedTuple):
     """Messages of one bundle that differ only in their ids and bodies."""
 
     table: BundleTable
@@ -38,19 +38,19 @@ def are_bare(table: BundleTable) -> bool:
     return table.data.find(MAGIC, table.start) < 0
 
 
-class Columns(NamedTuple):
+class ColumnarPage(NamedTuple):
     """Messages of bundles, in order, that need no conversion row by row."""
 
-    parts: list[Alike]
+    parts: list[ColumnarPart]
 
 
-def record_batch(schema: pa.Schema, properties: Sequence[str], parts: Sequence[Alike]) -> pa.RecordBatch:
+def record_batch(schema: pa.Schema, properties: Sequence[str], parts: Sequence[ColumnarPart]) -> pa.RecordBatch:
     """Make a batch of these messages, in order; ``properties`` are the properties in the columns of the schema."""
     arrays = [_array(name, field.type, parts) for name, field in zip(properties, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(name: str, kind: pa.DataType, parts: Sequence[Alike]) -> pa.Array:
+def _array(name: str, kind: pa.DataType, parts: Sequence[ColumnarPart]) -> pa.Array:
     if name == "id":
         total = sum(part.size for part in parts)
         ends = array("i", range(0, ID_DIGITS * (total + 1), ID_DIGITS))

@@ -28,7 +28,7 @@ from .options import Content, Mode, zone_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .bundle_arrays import Alike
+    from .bundle_arrays import ColumnarPart
     from .options import Options
 
 _TEXTS: Final = MapType(StringType(), StringType())
@@ -89,7 +89,7 @@ _OF_LOCKS: Final = frozenset({"state", "attempt", "owner", "due"})
 MOST_REASON: Final = 1000
 
 
-class Decoded(NamedTuple):
+class DecodedRows(NamedTuple):
     """Rows, and the reasons why other messages have no row, by message id."""
 
     rows: list[list[object]]
@@ -103,7 +103,7 @@ def default_schema(content: Content) -> StructType:
     return StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS[content].items()])
 
 
-class Layout:
+class RowLayout:
     """Converts messages to the requested columns.
 
     Without a schema, each default column has its own name. In a user's schema, a column named ``_id`` is the ``id``,
@@ -149,7 +149,7 @@ class Layout:
         #: Whether all columns are properties of the message, so that no payload is decoded.
         self.is_columnar: bool = len(self.of_message) == len(schema.fields)
 
-    def decode(self, messages: Sequence[Mapping[str, object]]) -> Decoded:
+    def decode(self, messages: Sequence[Mapping[str, object]]) -> DecodedRows:
         """Make rows of these messages. Raises: PayloadError, in the mode FAILFAST."""
         rows: list[list[object]] = []
         undecodable: dict[str, str] = {}
@@ -166,9 +166,9 @@ class Layout:
                     continue
                 corrupt = body_of(values)
             rows.append([make(values, fields, corrupt) for make in self._makers])
-        return Decoded(rows, undecodable, sum(len(body_of(values) or b"") for values in messages))
+        return DecodedRows(rows, undecodable, sum(len(body_of(values) or b"") for values in messages))
 
-    def columns(self, parts: Sequence[Alike]) -> pa.RecordBatch:
+    def columns(self, parts: Sequence[ColumnarPart]) -> pa.RecordBatch:
         """Make a batch of messages of bundles, if the layout `is_columnar`."""
         return record_batch(self._schema, list(self.of_message.values()), parts)
 

@@ -50,7 +50,7 @@ def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
     return divided
 
 
-async def weigh(handle: QueueHandle[Runtime], pages: Sequence[Page]) -> list[Piece]:
+async def pieces_of(handle: QueueHandle[Runtime], pages: Sequence[Page]) -> list[Piece]:
     """Return the messages of these pages with their sizes. Some sizes of a large batch are estimated."""
     entries = [entry for page in pages for entry in page.entries]
     step = max(1, math.ceil(len(entries) / _SAMPLE))

@@ -28,7 +28,7 @@ _NO_FILE_SYSTEM: Final = re.compile(r'No FileSystem for scheme:? ?"?([A-Za-z0-9+
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def unwrapped_errors() -> Iterator[None]:
     """Raise the `QueueError` of a task instead of Spark's error about it. Other errors are not changed."""
     try:
         yield

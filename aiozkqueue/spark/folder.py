@@ -80,12 +80,12 @@ class Folder:
             folder, slash, file = name.rpartition("/")
             self.rename(f"{place}/{name}", f"{folder}{slash}{prefix}-{_numbers(file)}{_DATA}")
         if self.local is not None:
-            _outlive(sorted({(self.local / name).parent for name in files}))
+            _fsync_all(sorted({(self.local / name).parent for name in files}))
 
     def keep(self, place: str) -> None:
         """Sync the files to disk, if the folder is on this machine."""
         if self.local is not None:
-            _outlive([self.local / place, *(self.local / place).rglob("*")])
+            _fsync_all([self.local / place, *(self.local / place).rglob("*")])
 
     def require(self, own: str) -> None:
         """Refuse a folder that another queue or run uses. Raises: InvalidOptionError."""
@@ -102,7 +102,7 @@ def _numbers(file: str) -> str:
     return f"{found[1]}-{found[2]}"
 
 
-def _outlive(paths: Iterable[Path]) -> None:
+def _fsync_all(paths: Iterable[Path]) -> None:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

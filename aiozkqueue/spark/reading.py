@@ -53,8 +53,8 @@ from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import PAGE
 
 from .batching import Batches
-from .bundle_arrays import Alike, Columns, are_bare
-from .columns import Layout
+from .bundle_arrays import ColumnarPage, ColumnarPart, are_bare
+from .columns import RowLayout
 from .connection import linked, require_queue
 from .options import Content, Mode
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from .options import Options
 
     #: Messages with their properties, or bundles of them.
-    Found: TypeAlias = list[dict[str, object]] | Columns
+    PageValues: TypeAlias = list[dict[str, object]] | ColumnarPage
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class FolderShare(InputPartition):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PushedFilters:
     """The conditions of a filter that names and hours can decide."""
 
     ids: frozenset[str] | None = None
@@ -117,20 +117,20 @@ class QueueReader(DataSourceReader):
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        self._wanted = Wanted()
+        self._pushed = PushedFilters()
         if options.mode is Mode.DEADLETTER:
             msg = "mode=deadletter: a batch read changes nothing; use PERMISSIVE or FAILFAST, or read a stream"
             raise InvalidOptionError(msg)
-        self._of_message = Layout(schema, options).of_message  # refuses bad columns before any job runs
+        self._of_message = RowLayout(schema, options).of_message  # refuses bad columns before any job runs
 
     def partitions(self) -> Sequence[FolderShare]:
         """Divide the folders into shares. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
         with linked(self._options) as link:
-            folders = [folder for folder in link.call(_folders, link) if self._wanted.holds(folder)]
-            sizes = link.call(_sizes, link, folders) if self._wanted.ids is None else [0] * len(folders)
+            folders = [folder for folder in link.call(_folders, link) if self._pushed.holds(folder)]
+            sizes = link.call(_sizes, link, folders) if self._pushed.ids is None else [0] * len(folders)
         least = -(-self._options.min_partitions // max(1, len(folders)))
         return [
-            FolderShare(folder, share, shares, self._wanted.ids)
+            FolderShare(folder, share, shares, self._pushed.ids)
             for folder, size in zip(folders, sizes, strict=True)
             for shares in [max(least, -(-size // SHARE))]
             for share in range(shares)
@@ -140,12 +140,12 @@ class QueueReader(DataSourceReader):
         """Read a share. Raises: PayloadError, in the mode FAILFAST; ConnectionLostError, AccessDeniedError."""
         if not isinstance(partition, FolderShare):  # Spark makes a partition even if there are no folders
             return
-        layout = Layout(self._schema, self._options)
+        layout = RowLayout(self._schema, self._options)
         with settled_heap(collect=False), linked(self._options) as link:
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
-                yield from batches.add(page if isinstance(page, Columns) else layout.decode(page))
+                yield from batches.add(page if isinstance(page, ColumnarPage) else layout.decode(page))
             yield from batches.finish()
 
 
@@ -160,20 +160,20 @@ class FilteringReader(QueueReader):
             column = self._of_message.get(".".join(attribute))
             if column == "id" and isinstance(predicate, EqualTo | In):
                 ids = frozenset(predicate.value if isinstance(predicate, In) else [predicate.value])
-                known = self._wanted.ids
-                self._wanted = replace(self._wanted, ids=ids if known is None else ids & known)
+                known = self._pushed.ids
+                self._pushed = replace(self._pushed, ids=ids if known is None else ids & known)
             elif column == "ended_at" and content is Content.HISTORY:
-                self._wanted = _narrowed(self._wanted, predicate)
+                self._pushed = _narrowed(self._pushed, predicate)
         return filters
 
 
-def _narrowed(wanted: Wanted, bound: Filter) -> Wanted:
+def _narrowed(pushed: PushedFilters, bound: Filter) -> PushedFilters:
     """Skip hours that are more than a day beyond a bound, so that no row is lost in any time zone."""
     if isinstance(bound, GreaterThan | GreaterThanOrEqual) and isinstance(bound.value, datetime):
-        return replace(wanted, first=max(wanted.first, _hour(bound.value, -_DAY)))
+        return replace(pushed, first=max(pushed.first, _hour(bound.value, -_DAY)))
     if isinstance(bound, LessThan | LessThanOrEqual) and isinstance(bound.value, datetime):
-        return replace(wanted, last=min(wanted.last, _hour(bound.value, _DAY)))
-    return wanted
+        return replace(pushed, last=min(pushed.last, _hour(bound.value, _DAY)))
+    return pushed
 
 
 def _hour(moment: datetime, more: int) -> str:
@@ -245,7 +245,7 @@ def _id(name: str) -> str | None:
     return None if record is None else record[1]
 
 
-async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[Found]:
+async def _items(link: Link, partition: FolderShare, layout: RowLayout) -> AsyncIterator[PageValues]:
     names = await _share(link, partition)
     partial: dict[str, set[str]] = {}  # the messages that were read from incomplete bundles, by sequence number
     for start in range(0, len(names), TOGETHER):
@@ -266,7 +266,7 @@ async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIte
 
 
 async def _singles(
-    link: Link, partition: FolderShare, layout: Layout, names: Iterable[str]
+    link: Link, partition: FolderShare, layout: RowLayout, names: Iterable[str]
 ) -> AsyncIterator[list[dict[str, object]]]:
     """Read single items."""
     lane, read = link.state.paths.place_of(partition.folder), find_pages if layout.reads_locks else item_pages
@@ -276,19 +276,19 @@ async def _singles(
 
 
 async def _bundled(
-    link: Link, partition: FolderShare, layout: Layout, names: Iterable[str], partial: dict[str, set[str]]
-) -> AsyncIterator[Found]:
+    link: Link, partition: FolderShare, layout: RowLayout, names: Iterable[str], partial: dict[str, set[str]]
+) -> AsyncIterator[PageValues]:
     """Read the messages that are left in bundles. If a bundle is incomplete, add its messages to ``partial``."""
     lane = link.state.paths.place_of(partition.folder)
     whole = {ItemRef(lane, name).path: _order(name) for name in names}
     partial.update({order: set() for order in whole.values()})
     async for found in bundle_pages(QueueHandle(link.runtime, link.state), list(whole)):
         rows: list[dict[str, object]] = []
-        parts: list[Alike] = []
+        parts: list[ColumnarPart] = []
         for place, state in found:
-            alike = _alike_of(state, layout) if partition.ids is None else None
-            if alike is not None:
-                parts.append(alike)
+            columns = _columnar_part_of(state, layout) if partition.ids is None else None
+            if columns is not None:
+                parts.append(columns)
                 del partial[whole[place]]
                 continue
             messages = _messages_of(state)
@@ -298,12 +298,12 @@ async def _bundled(
             else:
                 partial[whole[place]] = {message.id for message, _ in messages}
         if parts:
-            yield Columns(parts)
+            yield ColumnarPage(parts)
         if rows:
             yield [values for values in rows if partition.ids is None or values["id"] in partition.ids]
 
 
-async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[Found]:
+async def _dead_letters(link: Link, partition: FolderShare, _: RowLayout) -> AsyncIterator[PageValues]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
@@ -323,7 +323,7 @@ async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncI
         yield rows
 
 
-def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[Found]:
+def _history(link: Link, partition: FolderShare, _: RowLayout) -> AsyncIterator[PageValues]:
     return history_pages(link, partition)
 
 
@@ -343,7 +343,7 @@ async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[lis
         yield rows
 
 
-_PAGES: Final[Mapping[Content, Callable[[Link, FolderShare, Layout], AsyncIterator[Found]]]] = {
+_PAGES: Final[Mapping[Content, Callable[[Link, FolderShare, RowLayout], AsyncIterator[PageValues]]]] = {
     Content.ITEMS: _items,
     Content.DEAD_LETTERS: _dead_letters,
     Content.HISTORY: _history,
@@ -376,7 +376,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
     }
 
 
-def item_values(snapshot: ItemSnapshot, now: int, layout: Layout) -> dict[str, object]:
+def item_values(snapshot: ItemSnapshot, now: int, layout: RowLayout) -> dict[str, object]:
     """Return the contents of an item and, if requested, of its lock and its attempts."""
     values = payload_values(snapshot.id, snapshot.item.data, snapshot.item.stat.ctime)
     if not layout.reads_locks:
@@ -400,14 +400,14 @@ def _messages_of(state: BundleState) -> list[tuple[BundledMessage, int]]:
         return [(BundledMessage(state.name.id, state.bundle.data), 0)]
 
 
-def _alike_of(state: BundleState, layout: Layout) -> Alike | None:
+def _columnar_part_of(state: BundleState, layout: RowLayout) -> ColumnarPart | None:
     try:
-        return alike_of(state, layout, 0, state.name.size)
+        return columnar_part_of(state, layout, 0, state.name.size)
     except MalformedError:
         return None
 
 
-def alike_of(state: BundleState, layout: Layout, first: int, last: int) -> Alike | None:
+def columnar_part_of(state: BundleState, layout: RowLayout, first: int, last: int) -> ColumnarPart | None:
     """Return messages of a bundle, from ``first`` to before ``last``; None if they must be read one by one.
 
     Raises: MalformedError.
@@ -416,11 +416,11 @@ def alike_of(state: BundleState, layout: Layout, first: int, last: int) -> Alike
     if table is None or not are_bare(table):
         return None
     (values,) = bundled_values(state, [(BundledMessage("", b""), 0)], layout)
-    return Alike(table.part(first, last), values)
+    return ColumnarPart(table.part(first, last), values)
 
 
 def bundled_values(
-    state: BundleState, messages: Iterable[tuple[BundledMessage, int]], layout: Layout
+    state: BundleState, messages: Iterable[tuple[BundledMessage, int]], layout: RowLayout
 ) -> list[dict[str, object]]:
     """Return the contents of messages of a bundle, as `item_values` does."""
     rows: list[dict[str, object]] = []

@@ -21,9 +21,9 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked
 from .order import moment
-from .parts import Batch
+from .partition_writer import BatchIdentity
 from .rows import RowEncoder
-from .writing import Written, complete, put_part, staging_of
+from .writing import Written, complete, put_partition, staging_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,8 +69,8 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             msg = "this task does not belong to a streaming query: use df.write for a batch"
             raise InvalidOptionError(msg)
-        name = f"stream {query}"
-        return put_part(self._options, Batch(name, int(batch), run or "", self._made), self._schema, iterator)
+        identity = BatchIdentity(f"stream {query}", int(batch), run or "", self._made)
+        return put_partition(self._options, identity, self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of the batch available, after all tasks have ended."""

@@ -42,13 +42,13 @@ from aiozkqueue.zookeeper import NoNodeError, below
 
 from .background import BackgroundWork
 from .batching import Batches
-from .bundle_arrays import Columns
-from .columns import Layout
+from .bundle_arrays import ColumnarPage
+from .columns import RowLayout
 from .connection import linked
-from .dividing import Piece, divide, weigh
+from .dividing import Piece, divide, pieces_of
 from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content, Mode
-from .reading import alike_of, bundled_values, item_values, next_page
+from .reading import bundled_values, columnar_part_of, item_values, next_page
 from .termination import end_if_signalled, stop_on_sigterm
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class LedgerShare(InputPartition):
     reading: Reading | None = None
     """The mark that the task stores after it has read everything; None: it reads nothing."""
     attempt: int = -1
-    """The attempt at the batch; see `batches.ledger.Handed`."""
+    """The attempt at the batch; see `batches.ledger.HandedOut`."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -93,7 +93,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.content is not Content.ITEMS:
             msg = f"content={options.content.value!r}: only the messages of a queue can be streamed"
             raise InvalidOptionError(msg)
-        Layout(schema, options)  # refuses bad columns before anything runs
+        RowLayout(schema, options)  # refuses bad columns before anything runs
         self._schema = schema
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
@@ -181,7 +181,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, LedgerShare)  # noqa: S101 - made by `partitions`
         if not partition.parts:
             return
-        layout = Layout(self._schema, self._options)
+        layout = RowLayout(self._schema, self._options)
         with settled_heap(collect=False), linked(self._options) as link:
             pages, batches = _read(link, partition, layout), Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
@@ -279,7 +279,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [LedgerShare([])]
         total = sum(page.items for page in pages)
         least = self._options.min_partitions
-        pieces = await weigh(QueueHandle(link.runtime, link.state), pages) if least > 1 else [Piece(total)]
+        pieces = await pieces_of(QueueHandle(link.runtime, link.state), pages) if least > 1 else [Piece(total)]
         divided: list[LedgerShare] = []
         sizes = iter(divide(pieces, max(least, -(-total // SHARE))))
         passed, room = 0, 0
@@ -332,7 +332,7 @@ async def _absence(link: Link) -> ClaimLostError:
     )
 
 
-async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
+async def _read(link: Link, share: LedgerShare, layout: RowLayout) -> AsyncIterator[Page]:
     """Read the messages of a share. Raises: ClaimLostError: the batch or one of its messages no longer exists."""
     try:
         async for page in _read_share(link, share, layout):
@@ -341,7 +341,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
         raise await _absence(link) from error
 
 
-async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
+async def _read_share(link: Link, share: LedgerShare, layout: RowLayout) -> AsyncIterator[Page]:
     """Read the messages of a share. Without the sync, messages could be missing on a server that lags behind."""
     zookeeper, state = link.runtime.zookeeper, link.state
     await zookeeper.sync(state.paths.base)
@@ -353,7 +353,7 @@ async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIt
     count = 0
     async for found in _messages(link, slices, layout, share.attempt, columnar=not marked):
         count += found.number
-        if isinstance(found.messages, Columns):
+        if isinstance(found.messages, ColumnarPage):
             yield found.messages
             continue
         decoded = layout.decode(found.messages)
@@ -390,10 +390,10 @@ class Slice(NamedTuple):
     last: int
 
 
-class Found(NamedTuple):
+class ReadMessages(NamedTuple):
     """Messages that were read."""
 
-    messages: list[dict[str, object]] | Columns
+    messages: list[dict[str, object]] | ColumnarPage
     pages: list[str]
     """The page of each message, if they are not columns."""
     number: int
@@ -413,8 +413,8 @@ def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[
 
 
 async def _messages(
-    link: Link, slices: Sequence[Slice], layout: Layout, attempt: int, *, columnar: bool
-) -> AsyncIterator[Found]:
+    link: Link, slices: Sequence[Slice], layout: RowLayout, attempt: int, *, columnar: bool
+) -> AsyncIterator[ReadMessages]:
     """Read messages in order; ``columnar``: the messages of a bundle may stay together."""
     handle, read = QueueHandle(link.runtime, link.state), find_pages if layout.reads_locks else item_pages
     for bundled, run in groupby(slices, lambda part: part.entry.is_bundle):
@@ -428,32 +428,32 @@ async def _messages(
         async for items in read(handle, list(some)):
             now = link.runtime.server_clock.now()
             values = [item_values(item, now, layout) for item in items]
-            yield Found(values, [some[item.place].page for item in items], len(items))
+            yield ReadMessages(values, [some[item.place].page for item in items], len(items))
 
 
 async def _of_bundles(
-    link: Link, bundles: Iterable[tuple[Slice, BundleState]], layout: Layout, attempt: int, *, columnar: bool
-) -> list[Found]:
+    link: Link, bundles: Iterable[tuple[Slice, BundleState]], layout: RowLayout, attempt: int, *, columnar: bool
+) -> list[ReadMessages]:
     """Return the messages of bundles in order; a damaged bundle has none, and is marked."""
-    found: list[Found] = []
+    found: list[ReadMessages] = []
     for part, state in bundles:
         size = part.last - part.first
         try:
-            alike = alike_of(state, layout, part.first, part.last) if columnar else None
-            messages = state.messages()[part.first : part.last] if alike is None else []
+            columns = columnar_part_of(state, layout, part.first, part.last) if columnar else None
+            messages = state.messages()[part.first : part.last] if columns is None else []
         except MalformedError as error:
             await _note_damage(link, part.page, state.name.id, attempt, error)
-            found.append(Found([], [], size))
+            found.append(ReadMessages([], [], size))
             continue
         last = found[-1] if found else None
-        if alike is None:
+        if columns is None:
             values = bundled_values(state, messages, layout)
-            found.append(Found(values, [part.page] * len(values), len(values)))
-        elif last is not None and isinstance(last.messages, Columns):
-            last.messages.parts.append(alike)
+            found.append(ReadMessages(values, [part.page] * len(values), len(values)))
+        elif last is not None and isinstance(last.messages, ColumnarPage):
+            last.messages.parts.append(columns)
             found[-1] = last._replace(number=last.number + size)
         else:
-            found.append(Found(Columns([alike]), [], size))
+            found.append(ReadMessages(ColumnarPage([columns]), [], size))
     return found
 
 

@@ -1,8 +1,8 @@
 """Parallel writes of rows to a queue. Each row is put once despite retries, and all become visible at the same moment.
 
 A write is one batch of a `BatchWriter`. A stream writes many batches, one for each micro-batch. Tasks put the rows of a
-batch as pending items (see `parts`). If all tasks succeed, the driver makes the batch visible. Otherwise it removes the
-batch.
+batch as pending items (see `partition_writer`). If all tasks succeed, the driver makes the batch visible. Otherwise it
+removes the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import read_pages
 
 from .batching import with_rows
 from .connection import linked
-from .parts import Batch, MarkedPart, Part, read_progress
+from .partition_writer import BatchIdentity, MarkedPartitionWriter, PartitionWriter, read_progress
 from .rows import RowEncoder
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Written(WriterCommitMessage):
     stage: str | None
     """The attempt at the batch that the rows belong to; None: the batch was already complete, or there are no rows."""
     run: str
-    """The run of the task; see `parts.Batch.run`."""
+    """The run of the task; see `partition_writer.BatchIdentity.run`."""
 
 
 class QueueWriter(DataSourceArrowWriter):
@@ -75,7 +75,8 @@ class QueueWriter(DataSourceArrowWriter):
             InvalidOptionError: a row cannot be put, or the rows differ from the rows of the previous attempt.
             QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
-        return put_part(self._options, Batch(self._name, self._options.txn_version, self._run), self._schema, iterator)
+        batch = BatchIdentity(self._name, self._options.txn_version, self._run)
+        return put_partition(self._options, batch, self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make all rows available and record the identity of the write, after all tasks have ended."""
@@ -105,7 +106,9 @@ class QueueWriter(DataSourceArrowWriter):
             link.call(staging.forget)
 
 
-def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:
+def put_partition(
+    options: Options, batch: BatchIdentity, schema: StructType, iterator: Iterable[pa.RecordBatch]
+) -> Written:
     """Put the rows of this task's partition. Raises: as `QueueWriter.write`.
 
     A partition without rows opens no session, unless the write has an id. Such a write may already be complete. Then no
@@ -122,8 +125,8 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
         fence = link.call(staging.begin, batch.number, batch.run, batch.made)
         if fence is None:
             return Written(batch.writer, number, 0, None, batch.run)
-        kind = Part if options.id_column is None else MarkedPart
-        part = kind(link, staging, batch, number, fence)
+        writer_type = PartitionWriter if options.id_column is None else MarkedPartitionWriter
+        part = writer_type(link, staging, batch, number, fence)
         link.call(part.open)
         for rows in batches:
             link.call(part.add, encoder.rows(rows))

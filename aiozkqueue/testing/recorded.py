@@ -19,9 +19,9 @@ from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.put.prepare import check
+from aiozkqueue.queue.put.prepare import check_and_encode
 from aiozkqueue.session.core import MESSAGE_MARGIN
-from aiozkqueue.session.delivery import LATE, Delivery, retry_delay
+from aiozkqueue.session.delivery import SETTLED_HINT, Delivery, retry_delay
 from aiozkqueue.session.internals import was_entered
 from aiozkqueue.session.queue import Queue
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
@@ -68,7 +68,7 @@ class _Record:
         self.reason: str | None = None
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
-        name = check(queue, value, options, MAX_REQUEST - MESSAGE_MARGIN).queue
+        name = check_and_encode(queue, value, options, MAX_REQUEST - MESSAGE_MARGIN).queue
         self._require_open()
         given: PutOptions = {**options}  # type: ignore[typeddict-item]  # `check` has seen to it
         self.puts.append(Put(name, value, given))
@@ -104,7 +104,7 @@ class _Record:
             self.reason = reason
             self.outcome = Outcome.COMMITTED
 
-    async def leave(self, error: BaseException) -> None:
+    async def settle_failed(self, error: BaseException) -> None:
         if isinstance(error, Retry):
             await self.rollback(retry_delay(error, self._attempt, self._date, time.time_ns() // 1_000_000))
         elif isinstance(error, Reject):
@@ -118,7 +118,7 @@ class _Record:
 
     def _require_open(self) -> None:
         if self.outcome is not Outcome.OPEN:
-            raise TransactionClosedError(f"{self._what} is already {self.outcome.value}; {LATE}")
+            raise TransactionClosedError(f"{self._what} is already {self.outcome.value}; {SETTLED_HINT}")
 
 
 class RecordedDelivery(Delivery[T]):
@@ -210,8 +210,8 @@ def delivery(value: T, *, queue: str | Queue[T] = "test", **fields: Unpack[Messa
     content = Content(
         queue=source.name,
         id=fields.get("id") or _ids.next(),
-        body=check(source, value, {}, limit).data,
-        header=check(source, value, options, limit).header or EMPTY_HEADER,
+        body=check_and_encode(source, value, {}, limit).data,
+        header=check_and_encode(source, value, options, limit).header or EMPTY_HEADER,
         attempt=positive(fields.get("attempt", 1), "attempt"),
         created=time.time_ns() // 1_000_000 if put_at is None else milliseconds(put_at, "enqueued_at"),
         due=None if due is None else milliseconds(due, "due"),

@@ -99,7 +99,7 @@ def _signal_name(number: int) -> str:
 def _terminate(process: asyncio.subprocess.Process) -> None:
     """Send SIGTERM, unless the process has ended and its task does not know it yet.
 
-    `Process.send_signal` would read the status of an ended process, and its task would get 255 instead.
+    The process's own `send_signal` would read the status of an ended process, and its task would get 255 instead.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):

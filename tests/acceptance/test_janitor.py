@@ -152,7 +152,7 @@ async def test_a_pin_set_during_a_clean_up_applies_at_once(
 async def test_clean_up_removes_attempts_only_of_ended_messages(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)  # each record counts as old
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.ORPHAN_AGE", -3600.0)  # each record counts as old
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     job = await jobs.put(b"one")
     async with session.transaction(autocommit=False) as tx:
@@ -171,7 +171,7 @@ async def test_clean_up_removes_attempts_only_of_ended_messages(
 async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.ORPHAN_AGE", -3600.0)
     await session.queue("jobs").put(b"one")
     async with other.transaction() as tx:
         message = await tx.take(other.queue("jobs"), timeout=10)
@@ -189,8 +189,8 @@ async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
 async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", 0.0)
-    monkeypatch.setattr("aiozkqueue.operations.orphans.LATE", 0.0)
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.ORPHAN_AGE", 0.0)
+    monkeypatch.setattr("aiozkqueue.operations.orphans.ORPHAN_AGE", 0.0)
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
     ended, announced_badly, running = await jobs.leases.take(3, lifetime=300)

@@ -12,7 +12,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import InvalidNameError
 from aiozkqueue.layout.rates import RateRecord
-from aiozkqueue.rates.pace import LATE
+from aiozkqueue.rates.pace import USABLE_FOR
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import assert_empty
 from tests.simulation.test_rates import allowed, most_in_a_second
@@ -72,7 +72,7 @@ async def test_several_sessions_share_a_rate(
         await assert_empty(jobs, timeout=60)
     assert len(handled.begun) == 60
     assert most_in_a_second(handled.begun) <= allowed(RATE) + RATE * round_trips.longest
-    assert max(handled.begun) - min(handled.begun) >= 59 / RATE - LATE
+    assert max(handled.begun) - min(handled.begun) >= 59 / RATE - USABLE_FOR
     record = RateRecord.decode((await server_view.tree(f"{queue_root}/.rates"))[f"{queue_root}/.rates/jobs"])
     assert record.length > 0
 

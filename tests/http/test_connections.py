@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Settings
-from aiozkqueue.http.crowd import Crowd
+from aiozkqueue.http.connection_limit import ConnectionLimit
 from aiozkqueue.http.listening import listen, most_connections
 from tests.http.conftest import polled
 from tests.http.test_robustness import assert_still_serves, head, raw
@@ -55,7 +55,7 @@ async def test_responses_on_a_kept_connection_arrive_at_once(service: Service) -
 async def test_an_unread_body_does_not_keep_a_connection_open(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.http.server.FAREWELL", 0.5)
+    monkeypatch.setattr("aiozkqueue.http.server.UNREAD_BODY_TIMEOUT", 0.5)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /nonexist", **{"Content-Length": "1000000000"}))
         answer = await reader.readuntil(b"\r\n\r\n")
@@ -173,51 +173,51 @@ async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(m
     assert most_connections(200) == 200
 
 
-class TestCrowd:
+class TestConnectionLimit:
     """The choice of the connection to close."""
 
     def test_every_connection_stays_while_there_is_room(self) -> None:
-        crowd = Crowd[int](3, 2)
-        assert [crowd.enter(1, "a"), crowd.enter(2, "a"), crowd.enter(3, "b")] == [(True, None)] * 3
+        limit = ConnectionLimit[int](3, 2)
+        assert [limit.enter(1, "a"), limit.enter(2, "a"), limit.enter(3, "b")] == [(True, None)] * 3
 
     def test_an_address_beyond_its_share_loses_its_own_idle_connection_first(self) -> None:
-        crowd = Crowd[int](10, 2)
-        crowd.enter(0, "b")
+        limit = ConnectionLimit[int](10, 2)
+        limit.enter(0, "b")
         for connection in (1, 2):
-            crowd.enter(connection, "a")
-        assert crowd.enter(3, "a") == (True, 1)
-        crowd.work(2)
-        crowd.work(3)
-        assert crowd.enter(4, "a") == (False, None)
-        assert crowd.enter(5, "b") == (True, None)
+            limit.enter(connection, "a")
+        assert limit.enter(3, "a") == (True, 1)
+        limit.work(2)
+        limit.work(3)
+        assert limit.enter(4, "a") == (False, None)
+        assert limit.enter(5, "b") == (True, None)
 
     def test_the_address_with_the_most_connections_loses_one_when_all_are_taken(self) -> None:
-        crowd = Crowd[int](4, 4)
-        crowd.enter(0, "b")
+        limit = ConnectionLimit[int](4, 4)
+        limit.enter(0, "b")
         for connection in (1, 2, 3):
-            crowd.enter(connection, "a")
-        crowd.work(1)
-        assert crowd.enter(4, "c") == (True, 2)
-        crowd.leave(2)  # the end of its connection is reported later
-        assert len(crowd) == 4
+            limit.enter(connection, "a")
+        limit.work(1)
+        assert limit.enter(4, "c") == (True, 2)
+        limit.leave(2)  # the end of its connection is reported later
+        assert len(limit) == 4
 
     def test_an_answered_connection_is_closed_before_one_that_has_sent_no_request(self) -> None:
-        crowd = Crowd[int](2, 2)
-        crowd.enter(1, "a")
-        crowd.enter(2, "a")
-        crowd.work(2)
-        crowd.finish(2)
-        assert crowd.enter(3, "a") == (True, 2)
+        limit = ConnectionLimit[int](2, 2)
+        limit.enter(1, "a")
+        limit.enter(2, "a")
+        limit.work(2)
+        limit.finish(2)
+        assert limit.enter(3, "a") == (True, 2)
 
     def test_running_requests_are_never_cut_off(self) -> None:
-        crowd = Crowd[int](2, 2)
+        limit = ConnectionLimit[int](2, 2)
         for connection in (1, 2):
-            crowd.enter(connection, "a")
-            crowd.work(connection)
-        assert crowd.enter(3, "b") == (False, None)
-        crowd.leave(3)
-        crowd.idle(2)
-        assert crowd.enter(4, "b") == (True, 2)
+            limit.enter(connection, "a")
+            limit.work(connection)
+        assert limit.enter(3, "b") == (False, None)
+        limit.leave(3)
+        limit.idle(2)
+        assert limit.enter(4, "b") == (True, 2)
 
 
 # -- the setting `patience`

@@ -14,7 +14,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue import sampling
 from aiozkqueue.http import Settings
-from aiozkqueue.http.core import shared
+from aiozkqueue.http.core import shared_readings
 from aiozkqueue.http.dashboard.pages import dead_letters
 from aiozkqueue.http.dashboard.web import visit
 from aiozkqueue.session.internals import core_of
@@ -83,7 +83,8 @@ async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
         return "/queues/orders" in (await browser.get("/")).text
 
     await eventually(shown)
-    monkeypatch.setattr(shared, "FRESH", 60.0)  # on a busy machine, these requests take longer than five seconds
+    # On a busy machine, these requests take longer than five seconds.
+    monkeypatch.setattr(shared_readings, "FRESH", 60.0)
     counts, moments = [await received(session)], [time.monotonic()]
     for browsers in (1, 49):
         for _ in range(browsers):

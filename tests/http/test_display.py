@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from aiozkqueue.http.core import shared
-from aiozkqueue.http.core.shared import Shared
+from aiozkqueue.http.core import shared_readings
+from aiozkqueue.http.core.shared_readings import SharedReadings
 from aiozkqueue.http.dashboard.readings.figures import OLD, figures_of
 from aiozkqueue.http.dashboard.readings.letters import kind_of
 from aiozkqueue.http.dashboard.readings.payloads import MOST, display
@@ -110,7 +110,7 @@ def test_the_times_of_messages_are_the_median_and_the_95th_percentile() -> None:
 
 
 async def test_visitors_share_a_reading_while_it_is_made_and_while_it_is_fresh() -> None:
-    readings, made = Shared(), 0
+    readings, made = SharedReadings(), 0
 
     async def read() -> int:
         nonlocal made
@@ -127,42 +127,42 @@ async def test_visitors_share_a_reading_while_it_is_made_and_while_it_is_fresh()
 
 
 async def test_a_page_does_not_wait_for_a_long_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "READING_TIMEOUT", 0.01)
-    readings, ready = Shared(), asyncio.Event()
+    monkeypatch.setattr(shared_readings, "READING_TIMEOUT", 0.01)
+    readings, ready = SharedReadings(), asyncio.Event()
 
     async def read() -> str:
         await ready.wait()
         return "read"
 
-    assert await readings.soon(("a",), read) is None
+    assert await readings.get_or_previous(("a",), read) is None
     ready.set()
     assert await readings.get(("a",), read) == "read"
-    assert await readings.soon(("a",), read) == "read"
+    assert await readings.get_or_previous(("a",), read) == "read"
     await readings.close()
 
 
 async def test_a_page_shows_the_previous_reading_while_the_next_one_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "READING_TIMEOUT", 0.01)
-    monkeypatch.setattr(shared, "FRESH", 0.0)
-    monkeypatch.setattr(shared, "SHARE", 0)
-    readings, ready, values = Shared(), asyncio.Event(), iter(["old", "new", "new", "new"])
+    monkeypatch.setattr(shared_readings, "READING_TIMEOUT", 0.01)
+    monkeypatch.setattr(shared_readings, "FRESH", 0.0)
+    monkeypatch.setattr(shared_readings, "SHARE", 0)
+    readings, ready, values = SharedReadings(), asyncio.Event(), iter(["old", "new", "new", "new"])
     ready.set()
 
     async def read() -> str:
         await ready.wait()
         return next(values)
 
-    assert await readings.recent(("a",), read) == "old"
+    assert await readings.get_any(("a",), read) == "old"
     ready.clear()
-    assert await readings.recent(("a",), read) == "old"
+    assert await readings.get_any(("a",), read) == "old"
     ready.set()
     await asyncio.sleep(0.01)
-    assert await readings.recent(("a",), read) == "new"
+    assert await readings.get_any(("a",), read) == "new"
     await readings.close()
 
 
 async def test_a_failed_reading_is_reported_to_each_visitor_and_made_again() -> None:
-    readings, results = Shared(), iter([ValueError("one"), ValueError("two")])
+    readings, results = SharedReadings(), iter([ValueError("one"), ValueError("two")])
 
     async def read() -> None:
         await asyncio.sleep(0)
@@ -174,8 +174,8 @@ async def test_a_failed_reading_is_reported_to_each_visitor_and_made_again() -> 
 
 
 async def test_readings_that_no_visitor_looks_at_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "KEPT", 4)
-    readings = Shared()
+    monkeypatch.setattr(shared_readings, "KEPT", 4)
+    readings = SharedReadings()
 
     async def read() -> int:
         return 1

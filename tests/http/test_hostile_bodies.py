@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Settings
-from aiozkqueue.http.core.limits import Pace
+from aiozkqueue.http.core.limits import LoopShare
 from tests.http.test_robustness import assert_still_serves, head, raw
 
 if TYPE_CHECKING:
@@ -160,9 +160,9 @@ async def test_the_time_for_which_a_process_was_stopped_does_not_delay_bodies_ag
     stopped = 0.0
     real = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: real() + stopped)
-    pace = Pace()
+    loop_share = LoopShare()
     async with asyncio.timeout(10):
-        async with pace:
+        async with loop_share:
             stopped = 60.0
 
 

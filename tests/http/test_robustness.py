@@ -145,7 +145,7 @@ async def test_a_malformed_request_is_refused_and_its_connection_closed(service:
 
 
 async def test_many_malformed_requests_are_logged_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiozkqueue.http.server.QUIET", 600)
+    monkeypatch.setattr("aiozkqueue.http.server.REPEAT_AFTER", 600)
     monkeypatch.setattr("aiozkqueue.http.server._QUIET_LINES._since", {})
     logged: list[str] = []
     handler = logging.Handler()

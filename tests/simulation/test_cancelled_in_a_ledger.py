@@ -97,7 +97,7 @@ def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch()
             batches: list[int] = []
 
             async def lock() -> None:
-                dispatcher.give_up(taking)
+                dispatcher.cancel_request(taking)
                 await asyncio.sleep(0.1)
                 batches.append(await ledger.next_batch(-1, None))  # -1: no message is left
 

@@ -188,7 +188,7 @@ def test_messages_of_an_ended_session_are_taken_by_the_next_whenever_they_are_re
             async with session.transaction() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 await asyncio.sleep(millisecond / 1000)
-                dispatcher.give_up(left)  # as if a caller were cancelled while it gets its answer
+                dispatcher.cancel_request(left)  # as if a caller were cancelled while it gets its answer
                 return [message.body for message in await taking]
 
     assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}

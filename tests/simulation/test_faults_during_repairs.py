@@ -34,7 +34,7 @@ class Fates:
     def retry_at(self, due: int, message_id: str) -> None:
         del due, message_id
 
-    def keep(self, claim: Claim, delay: float) -> None:
+    def release_later(self, claim: Claim, delay: float) -> None:
         del claim, delay
 
 

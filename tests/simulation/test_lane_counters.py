@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import LANE_END
-from aiozkqueue.queue.commit import bundle_puts, puts
+from aiozkqueue.queue.commit import bundle_puts, create_items
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -19,7 +23,7 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     """The session reads the replies to every nth large multi of puts, and does not count multis of other kinds."""
-    for module in (bundle_puts, puts):
+    for module in (bundle_puts, create_items):
         monkeypatch.setattr(module, "LANE_END_DIGITS", f"{0:010d}")
 
     async def main() -> int:
@@ -55,3 +59,27 @@ def test_a_lane_that_gets_its_messages_from_handlers_that_reply_changes_its_gene
             return len(state_of(results).config.generations)
 
     assert run_virtual(main, limit=100) == 1
+
+
+@pytest.mark.parametrize(
+    ("use", "items"),
+    [
+        (lambda session: session.curator_queue("/app/q", lock_path="/app/q-locks"), "/app/q"),
+        (lambda session: session.kazoo_queue("/app/q"), "/app/q/entries"),
+    ],
+    ids=["curator", "kazoo"],
+)
+def test_a_queue_of_another_program_never_gets_a_lane_that_this_program_does_not_know(
+    use: Callable[[zq.QueueSession], zq.Queue[bytes]], items: str
+) -> None:
+    async def main() -> tuple[int, int]:
+        async with simulated() as cluster, cluster.connect() as session:
+            queue = use(session)
+            await queue.put(b"makes the queue")
+            cluster.ensemble.tree.nodes[items].creates = LANE_END
+            for _ in range(3):
+                await queue.put(b"")
+                await queue.configuration()  # reads the counter again
+            return len(state_of(queue).config.generations), len(cluster.ensemble.tree.children(items))
+
+    assert run_virtual(main, limit=100) == (0, 4)

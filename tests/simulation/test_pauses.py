@@ -41,7 +41,7 @@ async def claimed_late(config: zq.QueueConfig, offset: float) -> list[int]:
     async with cluster.connect() as session:
         jobs = session.queue("jobs")
         await jobs.configure(config)
-        await state_of(jobs).admit_staged()  # so that the choice of candidates takes another request
+        await state_of(jobs).admit_pending_batches()  # so that the choice of candidates takes another request
         for number in range(6):
             for body in (b"older", b"newer"):
                 await jobs.put(body, key=f"{number}" if config.collapse else None)
@@ -52,7 +52,7 @@ async def claimed_late(config: zq.QueueConfig, offset: float) -> list[int]:
                 async with session.transaction() as tx:
                     if await tx.take(jobs, timeout=0.5) is None:
                         return
-                    claims.extend(claim.since or 0 for claim in work_of(tx).claims)
+                    claims.extend(claim.claimed_at or 0 for claim in work_of(tx).claims)
 
         taking = asyncio.create_task(take())
         await asyncio.sleep(offset)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.rates.pace import LATE, NEAR
+from aiozkqueue.rates.pace import NEAR, USABLE_FOR
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault
 
@@ -27,7 +27,7 @@ def most_in_a_second(moments: list[float]) -> int:
 
 def allowed(rate: float) -> float:
     """Return the number of calls that may begin within any second, if replies take no time."""
-    return rate * (1 + LATE) + 1
+    return rate * (1 + USABLE_FOR) + 1
 
 
 async def handle_all(
@@ -87,9 +87,9 @@ def test_all_sessions_together_begin_as_many_handlers_a_second_as_allowed(
     begun, longest = run_virtual(lambda: handle_all(sessions, messages, rate=rate))
     assert len(begun) == messages
     assert most_in_a_second(begun) <= allowed(rate)
-    assert max(begun) - min(begun) >= (messages - 1) / rate - LATE
+    assert max(begun) - min(begun) >= (messages - 1) / rate - USABLE_FOR
     assert max(begun) - min(begun) <= 1.3 * messages / rate + 1  # close to the allowed rate
-    assert longest <= NEAR + LATE + 0.2
+    assert longest <= NEAR + USABLE_FOR + 0.2
 
 
 def test_a_session_that_ends_loses_only_the_slots_that_it_has_leased() -> None:
@@ -274,4 +274,4 @@ def test_listeners_of_a_slow_server_handle_their_messages(policy: zq.Policy) -> 
 
     begun, delay = run_virtual(main, limit=600)
     assert len(begun) == 30
-    assert most_in_a_second(begun) <= 5 * (1 + LATE + delay) + 1
+    assert most_in_a_second(begun) <= 5 * (1 + USABLE_FOR + delay) + 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.queue.commit import release
+from aiozkqueue.queue.commit import release_claims
 from tests.simulation.checker import check
 from tests.simulation.workload import run
 
@@ -25,7 +25,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("feature", [None, "groups", "obstructed", "leases"])
 def test_a_release_in_parts_breaks_no_guarantee(feature: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "PORTION", 1)  # each request releases one claim
+    monkeypatch.setattr(release_claims, "PORTION", 1)  # each request releases one claim
     broken = [
         f"{seed}: {violation}"
         for seed in range(60)

@@ -18,7 +18,7 @@ from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.claim.claimer import Batch
+    from aiozkqueue.queue.claim.claimer import ClaimResult
 
 
 @pytest.mark.timeout(20)
@@ -179,7 +179,7 @@ def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_bud
             await jobs.put_many([b"job"] * 128)
             changes = iter(range(64))
 
-            async def claim_if_current(batches: ClaimBatches, pending: Any) -> Batch:
+            async def claim_if_current(batches: ClaimBatches, pending: Any) -> ClaimResult:
                 changed = next(changes, None) is not None
                 return await claim(batches, pending._replace(revision=NO_REVISION) if changed else pending)
 

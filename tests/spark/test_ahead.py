@@ -92,7 +92,7 @@ async def test_a_driver_killed_at_any_write_of_a_return_loses_and_duplicates_not
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, bundle: int, *, applied: bool
 ) -> None:
     monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.batches.ahead.MAX_CONCURRENT", 1)
+    monkeypatch.setattr("aiozkqueue.batches.preparing.MAX_CONCURRENT", 1)
     step, died = 0, True
     while died:
         step += 1

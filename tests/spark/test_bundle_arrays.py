@@ -22,10 +22,10 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.redelivery.bundles import BundleState
 from aiozkqueue.spark.batching import Batches
-from aiozkqueue.spark.bundle_arrays import Columns
-from aiozkqueue.spark.columns import Layout, default_schema
+from aiozkqueue.spark.bundle_arrays import ColumnarPage
+from aiozkqueue.spark.columns import RowLayout, default_schema
 from aiozkqueue.spark.options import Content, parse_options
-from aiozkqueue.spark.reading import alike_of, bundled_values
+from aiozkqueue.spark.reading import bundled_values, columnar_part_of
 from aiozkqueue.zookeeper import Versioned
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def bundle(bodies: Sequence[bytes], created: int, record: BundleRecord | None, *
 def test_columns_of_bundles_equal_their_rows(
     schema: StructType, bundles: list[tuple[list[bytes], int, bool]], data: st.DataObject
 ) -> None:
-    layout = Layout(schema, OPTIONS)
+    layout = RowLayout(schema, OPTIONS)
     rows: list[list[object]] = []
     batches = Batches(layout)
     made: list[pa.RecordBatch] = []
@@ -66,9 +66,9 @@ def test_columns_of_bundles_equal_their_rows(
         last = data.draw(st.integers(first + 1, len(bodies)))
         expected = layout.decode(bundled_values(state, state.messages()[first:last], layout))
         rows += expected.rows
-        alike = alike_of(state, layout, first, last)
+        alike = columnar_part_of(state, layout, first, last)
         assert (alike is None) == (MAGIC in b"".join(bodies))
-        made += batches.add(expected if alike is None else Columns([alike, alike]))
+        made += batches.add(expected if alike is None else ColumnarPage([alike, alike]))
         if alike is not None:
             rows += expected.rows
     made += batches.finish()
@@ -93,4 +93,4 @@ def test_messages_that_differ_in_more_than_their_bodies_are_converted_one_by_one
     bodies: list[bytes], record: BundleRecord | None, schema: StructType
 ) -> None:
     state = bundle(bodies, 5, record)
-    assert alike_of(state, Layout(schema, OPTIONS), 0, len(bodies)) is None
+    assert columnar_part_of(state, RowLayout(schema, OPTIONS), 0, len(bodies)) is None

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 import aiozkqueue as zq
-from aiozkqueue.spark.columns import Layout, decode_object
+from aiozkqueue.spark.columns import RowLayout, decode_object
 from aiozkqueue.spark.decoding import decoder_of
 from aiozkqueue.spark.options import parse_options, zone_of
 from aiozkqueue.spark.rows import RowEncoder
@@ -134,7 +134,7 @@ def test_a_text_that_utf_8_cannot_encode_does_not_decode_and_does_not_affect_oth
     kind: DataType, payload: bytes
 ) -> None:
     options = parse_options({"hosts": "nowhere", "queue": "orders", "mode": "DEADLETTER"})
-    layout = Layout(StructType([StructField("v", kind)]), options)
+    layout = RowLayout(StructType([StructField("v", kind)]), options)
     decoded = layout.decode([{"id": "bad", "body": payload}, {"id": "good", "body": b"{}"}])
     assert list(decoded.undecodable) == ["bad"]
     assert "half of a surrogate pair" in decoded.undecodable["bad"]

@@ -12,7 +12,7 @@ import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.connection import Link
 from aiozkqueue.spark.options import parse_options
-from aiozkqueue.spark.parts import Batch, MarkedPart, Part
+from aiozkqueue.spark.partition_writer import BatchIdentity, MarkedPartitionWriter, PartitionWriter
 from aiozkqueue.spark.rows import Row
 from aiozkqueue.spark.writing import Written, complete, staging_of
 from tests.simulation.between import Between
@@ -33,8 +33,8 @@ async def write(session: zq.QueueSession, options: Mapping[str, str], rows: int)
     staging = await staging_of(link, "writer")
     fence = await staging.begin(0, "run")
     assert fence is not None
-    kind = MarkedPart if "idColumn" in options else Part
-    part = kind(link, staging, Batch("writer", 0, "run"), 0, fence)
+    kind = MarkedPartitionWriter if "idColumn" in options else PartitionWriter
+    part = kind(link, staging, BatchIdentity("writer", 0, "run"), 0, fence)
     await part.open()
     await part.add([Row(b"row", {}, f"r{number:016d}" if "idColumn" in options else "") for number in range(rows)])
     await complete(link, staging, 0, [Written("writer", 0, await part.finish(), part.fence.stage, "run")])

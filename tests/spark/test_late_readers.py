@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import aiozkqueue as zq
-from aiozkqueue.batches.ledger import Handed, Ledger
+from aiozkqueue.batches.ledger import HandedOut, Ledger
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
@@ -76,13 +76,13 @@ async def test_a_driver_that_is_replaced_while_it_hands_out_a_batch_does_not_nam
     zookeeper: str, queue_root: str
 ) -> None:
     for number in range(1, 100):
-        root, handed = f"{queue_root}/{number}", list[Handed]()
+        root, handed = f"{queue_root}/{number}", list[HandedOut]()
         async with zq.connect(zookeeper, root=root) as session, zq.connect(zookeeper, root=root) as other:
             await session.queue("orders").put(b"a")
             first, second = (Ledger(core_of(client).handle("orders"), "spark") for client in (session, other))
             assert await first.next_batch(-1, None) == 0
 
-            async def replace(successor: Ledger = second, handed: list[Handed] = handed) -> None:
+            async def replace(successor: Ledger = second, handed: list[HandedOut] = handed) -> None:
                 assert await successor.next_batch(-1, None) == 0
                 handed.append(await successor.hand_out(0, "stream"))
 

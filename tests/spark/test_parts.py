@@ -30,10 +30,10 @@ import aiozkqueue as zq
 from aiozkqueue.cli.transfer import load
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import messages_in
-from aiozkqueue.spark.columns import Layout, default_schema
+from aiozkqueue.spark.columns import RowLayout, default_schema
 from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
-from aiozkqueue.spark.parts import Batch, MarkedPart, Part
+from aiozkqueue.spark.partition_writer import BatchIdentity, MarkedPartitionWriter, PartitionWriter
 from aiozkqueue.spark.reading import FilteringReader, QueueReader
 from aiozkqueue.spark.rows import Row, RowEncoder
 from aiozkqueue.spark.source import AiozkqueueDataSource
@@ -59,10 +59,10 @@ class Task:
     def __init__(self, link: Link, *, run: str = "first", partition: int = 0) -> None:
         self.link, self.partition = link, partition
         self.staging: BatchWriter = link.call(staging_of, link, "writer")
-        batch = Batch("writer", 0, run)
+        batch = BatchIdentity("writer", 0, run)
         fence = link.call(self.staging.begin, 0, run)
         assert fence is not None
-        kind = Part if link.options.id_column is None else MarkedPart
+        kind = PartitionWriter if link.options.id_column is None else MarkedPartitionWriter
         self.part = kind(link, self.staging, batch, partition, fence)
         link.call(self.part.open)
 
@@ -365,13 +365,13 @@ def test_a_column_of_messages_in_another_case_is_refused_and_not_read_as_null(
     """Spark treats it as the column of the source."""
     schema = StructType([StructField(column, StringType()) for column in columns])
     with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': the column for each message is `{meant}`"):
-        Layout(schema, parse_options({"hosts": "h:1", "queue": "q"}))
+        RowLayout(schema, parse_options({"hosts": "h:1", "queue": "q"}))
 
 
 @pytest.mark.parametrize("columns", [["Id"], ["id", "State"], ["ID", "body", "name"]])
 def test_a_field_of_the_payload_may_have_any_case(columns: list[str]) -> None:
     schema = StructType([StructField(column, StringType()) for column in columns])
-    assert Layout(schema, parse_options({"hosts": "h:1", "queue": "q"})).of_message == {}
+    assert RowLayout(schema, parse_options({"hosts": "h:1", "queue": "q"})).of_message == {}
 
 
 def test_an_option_without_effect_is_reported_with_its_uses(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,7 @@ SPLITS = {
     "testing/simulator/tree.py": "the znodes of a simulated server",
 }
 #: Modules that compose an item's path for every message, where a call would be too slow.
-COMPOSES = {"queue/commit/puts.py", "queue/candidates/backlog.py"}
+COMPOSES = {"queue/commit/create_items.py", "queue/candidates/backlog.py"}
 
 
 def _splits(tree: ast.AST) -> Iterator[int]:

@@ -29,11 +29,11 @@ from . import limits, parameters, problems
 from .charts import Charts
 from .gate import Gate
 from .keys import Keys
-from .limits import Pace
+from .limits import LoopShare
 from .names import Kind
 from .purging import Purges
 from .service import QueueService
-from .shared import Shared
+from .shared_readings import SharedReadings
 from .tokens import MessageIds
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _metrics_type() -> type[Metrics] | None:
 _METRICS: Final = _metrics_type()
 
 #: ZooKeeper does not answer.
-_AWAY: Final = (
+_UNAVAILABLE: Final = (
     TimeoutError,
     ConnectionLostError,
     ConnectionLossError,
@@ -76,7 +76,7 @@ _AWAY: Final = (
 log: Final = logging.getLogger(__name__)
 
 #: Seconds without a connection to ZooKeeper after which requests are refused at once.
-BLIP: Final = 1.0
+RECONNECT_GRACE: Final = 1.0
 #: Seconds between two checks for moves of servers that no longer exist.
 POLL_MOVES: Final = 5.0
 
@@ -115,12 +115,12 @@ class Backend:
         self._services: dict[Kind, QueueService] = {}
         self._sampler: Sampler | None = None
         self._charts: Charts | None = None
-        self._shared: Shared | None = None
+        self._shared: SharedReadings | None = None
         self._purges: Purges | None = None
-        self._away_since = 0.0  # where the session is not connected
+        self._disconnected_since = 0.0  # where the session is not connected
         self._given_up: set[asyncio.Task[Response]] = set()
-        self.pace: Pace = Pace()
-        """The pace at which bodies are parsed."""
+        self.loop_share: LoopShare = LoopShare()
+        """The loop_share at which bodies are parsed."""
         figures = (lambda: self._sampler, lambda: self._state)
         self.metrics: Metrics | None = None if _METRICS is None else _METRICS(*figures)
         """None if ``aiozkqueue[observability]`` is not installed."""
@@ -144,9 +144,9 @@ class Backend:
             self._sampler = sampler = Sampler(session)
             self._charts = charts = Charts(core_of(session), sampler)
             self._purges = Purges(session)
-            self._shared = shared = Shared()
-            self._away_since = time.monotonic()
-            off = core_of(session).zookeeper.on_state(self._moved)
+            self._shared = shared = SharedReadings()
+            self._disconnected_since = time.monotonic()
+            off = core_of(session).zookeeper.on_state(self._state_changed)
             tasks = [
                 asyncio.create_task(_take_up_moves(session), name="moves of others"),
                 asyncio.create_task(sampler.run(), name="figures of the queues"),
@@ -168,9 +168,9 @@ class Backend:
                 if self._given_up:
                     await asyncio.wait(self._given_up, timeout=settings.request_timeout)
 
-    def _moved(self, state: State, _: int) -> None:
+    def _state_changed(self, state: State, _: int) -> None:
         if state is State.SUSPENDED:
-            self._away_since = time.monotonic()
+            self._disconnected_since = time.monotonic()
 
     @property
     def session(self) -> QueueSession:
@@ -212,7 +212,7 @@ class Backend:
         return self._charts
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedReadings:
         """The readings that all visitors of the dashboard share. Raises: ProblemError."""
         if self._shared is None:
             raise problems.unavailable()
@@ -256,7 +256,7 @@ class Backend:
 
         @functools.wraps(handler)
         async def within_limit(request: Request, *args: P.args, **kwargs: P.kwargs) -> Response:
-            limit = limits.Deadline(self.settings.request_timeout + parameters.asked_to_wait(request))
+            limit = limits.RequestDeadline(self.settings.request_timeout + parameters.asked_to_wait(request))
             limits.attach(request, limit)
             try:
                 if reads(request):
@@ -282,13 +282,13 @@ class Backend:
         zookeeper = core_of(self.session).zookeeper
         if zookeeper.state is State.CONNECTED:
             return
-        left = min(BLIP, self.settings.request_timeout) - (time.monotonic() - self._away_since)
+        left = min(RECONNECT_GRACE, self.settings.request_timeout) - (time.monotonic() - self._disconnected_since)
         if left <= 0:
             raise problems.unavailable()
         async with asyncio.timeout(left):
             await zookeeper.wait_connected()
 
-    async def _within(self, limit: limits.Deadline, work: Coroutine[Any, Any, Response]) -> Response:
+    async def _within(self, limit: limits.RequestDeadline, work: Coroutine[Any, Any, Response]) -> Response:
         task = asyncio.create_task(work)
         try:
             ends: list[asyncio.Future[Any]] = [task, limit.over]
@@ -313,7 +313,7 @@ class Backend:
 
 def _problem_of(error: Exception) -> problems.ProblemError | None:
     """Return the response for an error that the client has not caused; None for a defect."""
-    if isinstance(error, _AWAY):
+    if isinstance(error, _UNAVAILABLE):
         return problems.unavailable()
     if isinstance(error, AccessDeniedError | NoAuthError):
         return problems.unavailable("ZooKeeper does not let this server use the queue")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from .limits import Pace
+    from .limits import LoopShare
     from .splitting import Shape
 
     Take = Callable[[str, str | None], None]
@@ -30,7 +30,7 @@ _TELLING: Final = 4
 _DIGITS: Final = 18
 
 
-async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Take) -> None:
+async def read(request: Request, limit: int, shape: Shape, loop_share: LoopShare, take: Take) -> None:
     """Read JSON and yield the texts of its values one by one, each with the name of its array: see `Splitter`.
 
     Raises: ProblemError: the body is too large, too slow, empty, or not JSON of this shape; the errors of ``take``.
@@ -40,10 +40,10 @@ async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Tak
     with limits.of(request).paused():
         try:
             async for piece in _pieces(request, limit):
-                async with pace:
-                    await _take(splitter, decoder.feed(piece), take, pace)
-            async with pace:
-                await _take(splitter, decoder.end(), take, pace)
+                async with loop_share:
+                    await _take(splitter, decoder.feed(piece), take, loop_share)
+            async with loop_share:
+                await _take(splitter, decoder.end(), take, loop_share)
                 for name, text in splitter.end():
                     take(name, text)
         except (NotJsonError, UnicodeDecodeError) as error:
@@ -58,12 +58,12 @@ async def whole(request: Request, limit: int) -> bytes:
         return b"".join([piece async for piece in _pieces(request, limit)])
 
 
-async def _take(splitter: Splitter, text: str, take: Take, pace: Pace) -> None:
+async def _take(splitter: Splitter, text: str, take: Take, loop_share: LoopShare) -> None:
     for start in range(0, len(text), STEP):
         for name, value in splitter.feed(text[start : start + STEP]):
             take(name, value)
-            await pace.pause()
-        await pace.pause()
+            await loop_share.pause()
+        await loop_share.pause()
 
 
 async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:

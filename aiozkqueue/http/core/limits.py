@@ -18,7 +18,7 @@ SLICE: Final = 0.005
 LONGEST_PAUSE: Final = 0.25
 
 
-class Deadline:
+class RequestDeadline:
     """The deadline of one request. Its clock stops while the body is read.
 
     Args:
@@ -56,18 +56,18 @@ class Deadline:
             self.over.set_result(None)
 
 
-def attach(request: Request, deadline: Deadline) -> None:
+def attach(request: Request, deadline: RequestDeadline) -> None:
     """Attach the deadline to the request, for the readers of its body."""
     request.state.deadline = deadline
 
 
-def of(request: Request) -> Deadline:
+def of(request: Request) -> RequestDeadline:
     """Return the deadline of a request."""
-    deadline: Deadline = request.state.deadline
+    deadline: RequestDeadline = request.state.deadline
     return deadline
 
 
-class Pace:
+class LoopShare:
     """Allows work on one body at a time, for up to half of the event loop's time.
 
     A step of the work cannot be interrupted. Other tasks run between two steps. Without a pause, each of many hostile

@@ -40,10 +40,6 @@ class Permissions:
         """Whether the key allows this operation on a queue, named as over HTTP."""
         return any(fnmatchcase(verb, verbs) and fnmatchcase(queue, names) for verbs, names in self._allowed)
 
-    def allows_anywhere(self, verb: Verb) -> bool:
-        """Whether the key can allow this operation on any queue."""
-        return any(fnmatchcase(verb, verbs) for verbs, _ in self._allowed)
-
     @classmethod
     def none(cls) -> Self:
         """Return permissions that allow nothing."""

@@ -21,7 +21,7 @@ from aiozkqueue.queue.state.znodes import exists
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.session.internals import core_of, handle_of, state_of
 
-from . import showing
+from . import peeking
 from .names import Kind, http_name, native_name
 from .purging import Purges
 
@@ -63,11 +63,11 @@ class QueueService:
         self._ids = ids
         self._purges = Purges(session)
         self._existing: set[str] = set()
-        self._known: set[str] = set()
+        self._configured: set[str] = set()
 
     async def send(self, messages: Mapping[str, Sequence[bytes]]) -> None:
         """Put messages, queue by queue."""
-        queues = [(await self._ready(name), payloads) for name, payloads in messages.items() if payloads]
+        queues = [(await self._configured_queue(name), payloads) for name, payloads in messages.items() if payloads]
         for queue, payloads in queues:
             for start in range(0, len(payloads), MANY):  # each is one request and a short step of the event loop
                 await queue.put_many(payloads[start : start + MANY])
@@ -77,10 +77,10 @@ class QueueService:
         if not lifetime:
             return await self._claimable(name, limit)
         start = asyncio.get_running_loop().time()
-        if not await self._comes(name, wait):
+        if not await self._wait_until_exists(name, wait):
             return []
         remaining = max(0.0, wait - (asyncio.get_running_loop().time() - start))
-        queue = await self._ready(name)
+        queue = await self._configured_queue(name)
         signer = await self._ids.signer()  # first, because messages cannot be acknowledged without it
         leases = await queue.leases.take(limit, lifetime=lifetime, timeout=remaining)
         places = [leased_place(queue.name, lease.token) for lease in leases]
@@ -93,8 +93,8 @@ class QueueService:
         """Show messages, including claimed ones."""
         if not await self._exists(name):
             return []
-        queue = self._plain(name)
-        return await self._shown(queue, await showing.everything(handle_of(queue), limit))
+        queue = self._queue(name)
+        return await self._shown(queue, await peeking.everything(handle_of(queue), limit))
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages permanently. Raises: InvalidOptionError: an id is malformed, or belongs to another queue."""
@@ -102,7 +102,7 @@ class QueueService:
         tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
         if not tokens or not await self._exists(name):
             return
-        queue = self._plain(name)
+        queue = self._queue(name)
         for start in range(0, len(tokens), MANY):
             await queue.leases.acknowledge(tokens[start : start + MANY])
 
@@ -111,26 +111,26 @@ class QueueService:
         tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
         if not tokens or not await self._exists(name):
             return
-        queue = self._plain(name)
+        queue = self._queue(name)
         for start in range(0, len(tokens), MANY):
             await queue.leases.renew(tokens[start : start + MANY], lifetime=lifetime)
 
     async def release(self, name: str, polled: Sequence[Polled]) -> None:
         """End the claims of a poll whose client has not received them. Those of later polls are unchanged."""
         leases = [message.lease for message in polled if message.lease is not None]
-        queue = self._plain(name)
+        queue = self._queue(name)
         for start in range(0, len(leases), MANY):
             await queue.leases.release(leases[start : start + MANY])
 
     async def size(self, name: str) -> int:
         """Count the messages."""
-        return await self._plain(name).size() if await self._exists(name) else 0
+        return await self._queue(name).size() if await self._exists(name) else 0
 
     async def claimed(self, name: str) -> int:
         """Count the active claims: messages in flight, and retrying ones, which include leases."""
         if not await self._exists(name):
             return 0
-        runtime, state = core_of(self._session), state_of(self._plain(name))
+        runtime, state = core_of(self._session), state_of(self._queue(name))
         locks = await count(QueueHandle(runtime, state), state.paths.locks)
         if not locks:
             return 0
@@ -140,18 +140,18 @@ class QueueService:
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""
         if await self._exists(name):
-            await self._plain(name).admin.release_claims()
+            await self._queue(name).admin.release_claims()
 
     async def purge(self, name: str) -> bool:
         """Remove all messages, including claimed ones, except those held through the Python API.
 
         Return whether that is done. If not, it continues in this server; repeat the call to wait for it.
         """
-        return await self._purges.purge(self._plain(name)) if await self._exists(name) else True
+        return await self._purges.purge(self._queue(name)) if await self._exists(name) else True
 
     async def move(self, source: str, target: str) -> str:
         """Start moving all messages; return the reference."""
-        await self._ready(target)
+        await self._configured_queue(target)
         return await self._session.admin.moves.start(native_name(self.kind, source), native_name(self.kind, target))
 
     async def move_status(self, reference: str) -> MoveStatus:
@@ -165,16 +165,16 @@ class QueueService:
 
     # -- internal
 
-    def _plain(self, name: str) -> Queue[bytes]:
+    def _queue(self, name: str) -> Queue[bytes]:
         return self._session.queue(native_name(self.kind, name))
 
-    async def _ready(self, name: str) -> Queue[bytes]:
+    async def _configured_queue(self, name: str) -> Queue[bytes]:
         """Return a queue with the configuration that this service needs; create it if necessary.
 
         A new queue makes no bundles, because a client claims single messages.
         """
-        queue = self._plain(name)
-        if name in self._known:
+        queue = self._queue(name)
+        if name in self._configured:
             return queue
         settings = QueueConfig(bundle=1, collapse=True if self.kind is Kind.DEDUPQ else None)
         state_of(queue).create_with(settings)  # also after it was deleted
@@ -182,8 +182,8 @@ class QueueService:
             await queue.configure(settings)
         if self.kind is Kind.DEDUPQ:
             await _collapse(queue)
-        if len(self._known) < REMEMBERED:
-            self._known.add(name)
+        if len(self._configured) < REMEMBERED:
+            self._configured.add(name)
         return queue
 
     async def _exists(self, name: str) -> bool:
@@ -195,7 +195,7 @@ class QueueService:
             self._existing.add(name)
         return found
 
-    async def _comes(self, name: str, wait: float) -> bool:
+    async def _wait_until_exists(self, name: str, wait: float) -> bool:
         """Wait up to this many seconds for a queue; return whether it exists. Raises: AccessDeniedError."""
         if not wait or name in self._existing:
             return await self._exists(name)
@@ -217,9 +217,9 @@ class QueueService:
         """Show the messages that a poll would claim now."""
         if not await self._exists(name):
             return []
-        queue = self._plain(name)
+        queue = self._queue(name)
         collapse = self.kind is Kind.DEDUPQ
-        return await self._shown(queue, await showing.claimable(handle_of(queue), limit, collapse=collapse))
+        return await self._shown(queue, await peeking.claimable(handle_of(queue), limit, collapse=collapse))
 
     async def _shown(self, queue: Queue[bytes], found: Sequence[ItemSnapshot]) -> list[Polled]:
         signer = await self._ids.signer()

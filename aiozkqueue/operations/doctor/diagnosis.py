@@ -166,7 +166,7 @@ class QueueFacts:
     """Records of attempts whose item is gone."""
     obstructed: Sequence[str] = ()
     """Items and records of attempts, among those checked, that have znodes below them."""
-    sealed: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
     """Items and records of attempts, among those checked, that this user may not read."""
     bad_tags: Sequence[str] = ()
     """Records of tags, among those checked, that this user may not read or that do not match their names."""
@@ -182,7 +182,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The readings of `QueueSession.diagnose`, and its findings."""
+    """The readings of `SessionAdmin.diagnose`, and its findings."""
 
     ensemble: EnsembleFacts
     queues: Sequence[QueueFacts]
@@ -493,7 +493,7 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
             "delete the children: until then the messages cannot be settled",
         ),
         (
-            facts.sealed,
+            facts.unreadable,
             Severity.ERROR,
             "message znode",
             "that this user may not read",

@@ -125,7 +125,7 @@ class QueueProbe:
             orphan_dues=self._leftovers.dues,
             orphan_metas=self._leftovers.metas,
             obstructed=self._obstacles[0],
-            sealed=self._obstacles[1],
+            unreadable=self._obstacles[1],
             bad_tags=self._bad_tags,
             unfinished=self._writers,
             now=datetime.fromtimestamp(self._now, UTC),
@@ -189,18 +189,18 @@ class QueueProbe:
     async def _find_obstacles(self, paths: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the paths that have children, and the paths that this user may not read."""
         obstructed: list[str] = []
-        sealed: list[str] = []
+        unreadable: list[str] = []
         for start in range(0, len(paths), PAGE):
             page = paths[start : start + PAGE]
             stats = await asyncio.gather(*map(self._zookeeper.exists, page), return_exceptions=True)
             for path, stat in zip(page, stats, strict=True):
                 if isinstance(stat, NoAuthError):
-                    sealed.append(path)
+                    unreadable.append(path)
                 elif isinstance(stat, BaseException):
                     raise stat
                 elif stat is not None and stat.num_children:
                     obstructed.append(path)
-        return obstructed, sealed
+        return obstructed, unreadable
 
     async def _is_old(self, path: str) -> bool:
         stat = await self._zookeeper.exists(path)

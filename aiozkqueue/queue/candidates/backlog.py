@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.layout import SEQUENCE_DIGITS, ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
 from aiozkqueue.runtime.strings import Strings
 
-from .collectors import Dealt, Earliest, Foremost
+from .collectors import Earliest, Foremost, ShareCollector
 from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Backlog:
         self._before: dict[str, float] = {}  # the same for the lane being listed, before this listing
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
-        self._digested = 0  # names of the listing
+        self._examined = 0  # names of the listing
         self._listed_at: float | None = None  # when the lane was listed; None: a claim was refused since then
         self.replaced: list[dict[str, str] | dict[str, None]] = []
         """Everything that listings replaced; it may be released in parts."""
@@ -125,16 +125,18 @@ class Backlog:
     def begin_listing(self, lane: str) -> None:
         """Prepare for the listing of a lane: it will contain all items reported so far."""
         self.begin_check()
-        self._digested = 0
+        self._examined = 0
         if self._index is not None:
             self._index.begin_listing(lane)
         self._freed = set()
         self._before, self._peer_items[lane] = self._peer_items.get(lane, {}), {}
 
-    def deal(self, lane: str, passes: Callable[[str], object] | None = None, *, ordered: bool = False) -> Dealt:
+    def share_collector(
+        self, lane: str, passes: Callable[[str], object] | None = None, *, ordered: bool = False
+    ) -> ShareCollector:
         """Return a collector for the names of a lane that are candidates: see `fill`."""
         select = None if self._share.alone else partial(self._own, lane)
-        return Dealt(select, passes, own_limit=BACKLOG_LIMIT, peer_limit=PEER_LIMIT, ordered=ordered)
+        return ShareCollector(select, passes, own_limit=BACKLOG_LIMIT, peer_limit=PEER_LIMIT, ordered=ordered)
 
     def _own(self, lane: str, names: list[str]) -> list[str]:
         """Return this consumer's own of a lane's names."""
@@ -142,33 +144,33 @@ class Backlog:
             return self._share.own(names, self._offset(lane))
         return [name for name in names if self._owns(lane, name)]
 
-    def sort(self, passes: Callable[[str], object] | None, *, limited: bool) -> Earliest:
+    def ordered_collector(self, passes: Callable[[str], object] | None, *, limited: bool) -> Earliest:
         """Return a collector for the names of a lane that are examined in their order: all, or as many as are kept."""
         ordered = self._index is not None and self._index.config.ordered
         key = _order_and_name if ordered else self._order
         return Earliest(BACKLOG_LIMIT + 1 if limited else None, passes, key)
 
-    def digest(self, names: list[str]) -> list[str]:
+    def candidates_among(self, names: list[str]) -> list[str]:
         """Return the candidates among the next names of a listing, in their order: of a group, only the first."""
         if self._index is None:
             return names
-        free = max(0, BACKLOG_LIMIT - self._digested)
-        self._digested += len(names)
+        free = max(0, BACKLOG_LIMIT - self._examined)
+        self._examined += len(names)
         return self._index.collect(names[:free])
 
-    def fill(self, lane: str, dealt: Dealt, locked: Strings, now: float) -> None:
+    def fill(self, lane: str, shares: ShareCollector, locked: Strings, now: float) -> None:
         """Store the candidates of a listing, and the locked ids."""
         self._drop_seen(lane, locked)
         if self._index is not None:
-            dealt.take(self._index.end_listing(lane, self._locked, whole=self._digested <= BACKLOG_LIMIT))
+            shares.take(self._index.end_listing(lane, self._locked, whole=self._examined <= BACKLOG_LIMIT))
             if self._index.blocked:
-                dealt = self.deal(lane)
+                shares = self.share_collector(lane)
             if self._index.replaced is not None:
                 self.replaced += self._index.replaced.parts
         if not self._share.alone:
-            self._remember_peer_items(lane, dict.fromkeys(dealt.peers.kept(), now), now, busy=dealt.own.held > 0)
+            self._remember_peer_items(lane, dict.fromkeys(shares.peers.kept(), now), now, busy=shares.own.held > 0)
         self._lane, self._listed_at = lane, now
-        self._keep(dealt.own)
+        self._keep(shares.own)
 
     def _keep(self, own: Earliest | Foremost) -> None:
         """Store this consumer's own names of a listing."""
@@ -346,7 +348,7 @@ class Backlog:
                         limit -= messages_in(name_at(place)) - 1
         return places
 
-    def together(self, now: float) -> int | None:
+    def batch_limit(self, now: float) -> int | None:
         """Return how many of this consumer's candidates to claim in one request; None: as many as are wanted.
 
         Idle consumers take the last items of a share that is not claimed in time. A request is refused as a whole if
@@ -406,7 +408,7 @@ class Backlog:
         stale.sort(key=lambda item: self._distance(*item))
         return self._remove(stale[: min(limit, max(1, len(stale) // self._share.count))])
 
-    def leave(self, places: Iterable[str], since: float) -> None:
+    def leave_to_peers(self, places: Iterable[str], since: float) -> None:
         """Leave items to other consumers that just took one of them; they were first seen at ``since``."""
         for place in places:
             lane, name = ItemRef.parse(place)

@@ -196,8 +196,8 @@ class Foremost:
         return iter(self._names)
 
 
-class Dealt:
-    """A lane's names, dealt out as they arrive: the first of this consumer's own, and some of the others'.
+class ShareCollector:
+    """A lane's names, divided as they arrive: the first of this consumer's own, and some of the others'.
 
     ``select`` returns this consumer's own of some names; None: all names are its own. With ``ordered``, names arrive in
     their order.
@@ -221,7 +221,7 @@ class Dealt:
         """The size of the listing, bytes."""
 
     def take(self, names: list[str]) -> None:
-        """Deal out these names."""
+        """Divide these names."""
         self.size += _size(names)
         if self._passes is not None:
             names = list(filter(self._passes, names))

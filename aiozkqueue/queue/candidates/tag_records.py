@@ -43,7 +43,7 @@ MOST_KNOWN = 10_000
 #: Maximum number of records that a session warns about.
 MOST_WARNED = 100
 #: Seconds until a record that this user may not read is read again: no event reports that an ACL has changed.
-SEALED_FOR = 60.0
+UNREADABLE_FOR = 60.0
 #: Records read in one request.
 PAGE = 200
 #: The lock of a sweep, next to the records.
@@ -58,7 +58,7 @@ class TagRecords:
         self._paths = paths
         self._declared: set[str] = set()
         self._known: dict[str, Tags] = {}
-        self._sealed: dict[str, float] = {}  # unreadable records, and when they are read again
+        self._unreadable: dict[str, float] = {}  # unreadable records, and when they are read again
         self._warned: set[str] = set()
 
     def declared(self, digest: str) -> bool:
@@ -101,11 +101,11 @@ class TagRecords:
             tags = self._known.get(digest)
             if tags is not None:
                 known[digest] = tags
-            elif not self._is_sealed(digest):
+            elif not self._is_unreadable(digest):
                 missing.append(digest)
         if len(self._known) + len(missing) > MOST_KNOWN:
             self._known.clear()
-            self._sealed.clear()
+            self._unreadable.clear()
         for start in range(0, len(missing), PAGE):
             page = missing[start : start + PAGE]
             records = await read_records(self._zookeeper, self._paths, page, generation)
@@ -119,9 +119,9 @@ class TagRecords:
         if data is None:
             return None
         if isinstance(data, NoAuthError):
-            if len(self._sealed) >= MOST_KNOWN:
-                self._sealed.clear()
-            self._sealed[digest] = time.monotonic() + SEALED_FOR
+            if len(self._unreadable) >= MOST_KNOWN:
+                self._unreadable.clear()
+            self._unreadable[digest] = time.monotonic() + UNREADABLE_FOR
             self._warn(digest, f"may not be read by this user ({data})")
             return None
         if tags_digest(data) != digest:
@@ -129,9 +129,9 @@ class TagRecords:
             return None
         return decode_tags(data)
 
-    def _is_sealed(self, digest: str) -> bool:
+    def _is_unreadable(self, digest: str) -> bool:
         """Whether a recent read of the record was refused."""
-        return digest in self._sealed and time.monotonic() < self._sealed[digest]
+        return digest in self._unreadable and time.monotonic() < self._unreadable[digest]
 
     def _warn(self, digest: str, trouble: str) -> None:
         """Log, once for each record, that its messages are not for consumers with filters."""

@@ -25,20 +25,17 @@ from aiozkqueue.zookeeper import (
     apply_until_answered,
 )
 
-from .claimer import AttachedOpError, Batch, UnreadableError
+from .claimer import AttachedOpError, ClaimResult, UnreadableError
 from .orphan_locks import ReadFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.state.bundle_hold import BundleOwner
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.queue.state.bundle_hold import BundleHolder
+    from aiozkqueue.zookeeper import Operation, Versioned
 
     from .claimer import Claimer
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -56,28 +53,18 @@ class BundleClaimer:
     ``relist`` has the candidates listed again, after a bundle has become single items.
     """
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        claimer: Claimer,
-        server_clock: ServerClock,
-        ids: IdSource,
-        budgets: SessionBudget,
-        relist: Callable[[], object],
-    ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
+    def __init__(self, services: ClaimServices, claimer: Claimer, relist: Callable[[], object]) -> None:
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._server_clock = services.server_clock
+        self._ids = services.ids
+        self._budgets = services.budgets
         self._claimer = claimer
-        self._server_clock = server_clock
-        self._ids = ids
-        self._budgets = budgets
         self._relist = relist
 
     async def claim(
-        self, owner: BundleOwner, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation
-    ) -> tuple[Batch, list[Locked]]:
+        self, holder: BundleHolder, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation
+    ) -> tuple[ClaimResult, list[Locked]]:
         """Claim these bundles, except those that are gone or must be dissolved. Their locks must be reserved.
 
         ``check`` asserts the configuration. The batch contains no claims yet, only the bundles that could not be
@@ -86,7 +73,7 @@ class BundleClaimer:
         Raises: as `Claimer.claim`.
         """
         budget, size = self._budgets.of(generation), self._claimer.item_lock_size
-        batch, locked = Batch([], [], [], []), list[Locked]()
+        batch, locked = ClaimResult([], [], [], []), list[Locked]()
         claim_id = self._ids.next()
         pending = {place: lock for place, lock in zip(places, ids, strict=True) if _name_of(place) is not None}
         kept = 0
@@ -101,13 +88,13 @@ class BundleClaimer:
                 assert name is not None  # noqa: S101 - checked above
                 kept += 1
                 hold = BundleHold(
-                    owner, self._state, place, name, claim_id, generation=generation, budget=budget, size=size
+                    holder, self._state, place, name, claim_id, generation=generation, budget=budget, size=size
                 )
                 if bundle is None or not _is_ours(record, claim_id):
                     budget.free(size)
                     batch.lost.append(hold.id)
                     continue
-                hold.created, hold.since = bundle.ctime, self._server_clock.now()
+                hold.created, hold.claimed_at = bundle.ctime, self._server_clock.now()
                 locked.append(Locked(hold, bundle))
             return batch, locked
         finally:
@@ -123,7 +110,7 @@ class BundleClaimer:
             log.debug("bundle %s: %s", hold.id, error, extra={"queue": self._state.name})
 
     async def _lock_existing(
-        self, pending: dict[str, str], claim_id: str, generation: int, check: Operation, batch: Batch
+        self, pending: dict[str, str], claim_id: str, generation: int, check: Operation, batch: ClaimResult
     ) -> list[Versioned | None]:
         """Lock the bundles that can be claimed, and read them; ``pending`` and ``batch`` lose and get the others."""
         while pending:
@@ -136,8 +123,8 @@ class BundleClaimer:
                 if rest:  # claim the first alone, and the others later
                     batch.lost.extend(pending.pop(place) for place in rest)
                 else:
-                    self._claimer.log_sealed(f"of bundle {pending[first]}", failure.error)
-                    batch.sealed.append(pending.pop(first))
+                    self._claimer.log_unreadable(f"of bundle {pending[first]}", failure.error)
+                    batch.set_aside.append(pending.pop(first))
             except AttachedOpError as refused:
                 place = list(pending)[refused.index // 2]
                 own = pending.pop(place)
@@ -146,7 +133,7 @@ class BundleClaimer:
                 elif await self._try_to_dissolve(place, own, generation):  # its holder has died, or was forced out
                     batch.lost.append(own)
                 else:
-                    batch.sealed.append(own)
+                    batch.set_aside.append(own)
         return []
 
     async def _lock(
@@ -187,7 +174,7 @@ class BundleClaimer:
         try:
             return await self._dissolve(place, generation) not in (Dissolved.OBSTRUCTED, Dissolved.REFUSED)
         except NoAuthError as error:  # this user may not store its messages
-            self._claimer.log_sealed(f"of bundle {own}", error)
+            self._claimer.log_unreadable(f"of bundle {own}", error)
             return False
 
     async def _dissolve(self, place: str, generation: int, ours: bytes | None = None) -> Dissolved:

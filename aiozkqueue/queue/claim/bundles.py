@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import (
@@ -41,17 +41,14 @@ from .bundle_claimer import BundleClaimer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.layout import BundleTable, IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import SessionBudget
+    from aiozkqueue.layout import BundleTable
     from aiozkqueue.queue.state.hooks import ItemFate
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.runtime.clock import Clock, Timer
+    from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
-    from .claimer import Batch, Claimer
+    from .claimer import Claimer, ClaimResult
+    from .services import ClaimServices
     from .waiters import WaitQueue
 
 log: Final = logging.getLogger(__name__)
@@ -70,18 +67,7 @@ SUSPENSION: Final = 60.0
 AHEAD: Final = 0.5
 
 
-class Services(NamedTuple):
-    """The parts of the session that `HeldBundles` uses."""
-
-    committer: GroupCommitter
-    tasks: TaskOwner
-    clock: Clock
-    server_clock: ServerClock
-    ids: IdSource
-    budgets: SessionBudget
-
-
-class Pace:
+class RecentlyFinished:
     """Counts the messages that were finished in the last two ticks."""
 
     __slots__ = ("_before", "_begun", "_clock", "_number")
@@ -108,14 +94,14 @@ class Pace:
 class Ticks:
     """The periodic checks of the messages at hand; a timer triggers each."""
 
-    __slots__ = ("_check", "_clock", "_due", "_timer", "since")
+    __slots__ = ("_check", "_clock", "_due", "_timer", "series_began")
 
     def __init__(self, clock: Clock, check: Callable[[], None]) -> None:
         self._clock = clock
         self._check = check
         self._timer: Timer | None = None
         self._due = 0.0
-        self.since = 0.0
+        self.series_began = 0.0
         """When the first check of a series was planned."""
 
     @property
@@ -130,7 +116,7 @@ class Ticks:
 
     def begin(self, seconds: float) -> None:
         """Plan the first check of a series."""
-        self.since = self._clock.monotonic()
+        self.series_began = self._clock.monotonic()
         self.plan(seconds)
 
     def plan(self, seconds: float) -> None:
@@ -153,38 +139,26 @@ class HeldBundles:
     """The bundles of one queue that one session holds."""
 
     def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        services: Services,
-        *,
-        claimer: Claimer,
-        candidates: CandidateIndex,
-        waiters: WaitQueue,
+        self, services: ClaimServices, *, claimer: Claimer, candidates: CandidateIndex, waiters: WaitQueue
     ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._committer = services.committer
+        self._tasks = services.tasks
+        self._clock = services.clock
+        self._ids = services.ids
         self._claimer = claimer
         self._candidates = candidates
-        self._committer, self._tasks, self._clock, server_clock, self._ids, budgets = services
-        self._bundle_claimer = BundleClaimer(
-            state,
-            zookeeper,
-            claimer=claimer,
-            server_clock=server_clock,
-            ids=self._ids,
-            budgets=budgets,
-            relist=candidates.relist,
-        )
+        self._bundle_claimer = BundleClaimer(services, claimer, candidates.relist)
         self._waiters = waiters
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order
         self._ticks = Ticks(self._clock, self._tick)
         self._closed = False
         self._checking = False  # whether the configuration is being read
-        self._pace = Pace(self._clock)
+        self._finished = RecentlyFinished(self._clock)
         self._aim = 0  # the number of messages to have at hand while more bundles are listed
-        self.at_hand: int = 0
+        self.at_hand_count: int = 0
         """The number of messages that are ready for takers."""
         self.returning: set[AtomicWrite] = set()
         """The returns in flight. The messages in them come before all that are claimed in the meantime."""
@@ -204,7 +178,7 @@ class HeldBundles:
 
     # -- claiming
 
-    async def claim(self, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation) -> Batch:
+    async def claim(self, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation) -> ClaimResult:
         """Claim these bundles, except those that are gone or must be dissolved. Their locks must be reserved.
 
         ``check`` asserts the configuration.
@@ -219,7 +193,7 @@ class HeldBundles:
         self._claimer.counts.claimed += len(batch.claims)
         return batch
 
-    def _open(self, hold: BundleHold, bundle: Versioned, batch: Batch) -> None:
+    def _open(self, hold: BundleHold, bundle: Versioned, batch: ClaimResult) -> None:
         """Add the claims on the messages of a bundle to a batch."""
         table = _table(bundle.data, hold.count)
         if table is None:
@@ -245,13 +219,13 @@ class HeldBundles:
     # -- serving
 
     @property
-    def low(self) -> bool:
-        """Whether `missing` may return a number: fewer messages are at hand than half of those that should be."""
-        return self._aim > 2 * self.at_hand
+    def is_low(self) -> bool:
+        """Whether `wanted_ahead` may return a number: fewer messages are at hand than half of those that should be."""
+        return self._aim > 2 * self.at_hand_count
 
-    def missing(self, promised: int) -> int:
+    def wanted_ahead(self, promised: int) -> int:
         """Return how many messages to claim ahead of the takers, besides those in flight: many at a time."""
-        missing = self._aim - self.at_hand - promised
+        missing = self._aim - self.at_hand_count - promised
         return missing if 2 * missing > self._aim and self._candidates.has_more else 0
 
     def stop_ahead(self) -> None:
@@ -263,11 +237,11 @@ class HeldBundles:
         claims: list[BundledClaim] = []
         while self._ready and (missing := limit - len(claims)):
             hold = self._ready[0]
-            claims += hold.ahead[:missing]
-            del hold.ahead[:missing]
-            if not hold.ahead:
+            claims += hold.at_hand[:missing]
+            del hold.at_hand[:missing]
+            if not hold.at_hand:
                 self._ready.pop(0)
-        self.at_hand -= len(claims)
+        self.at_hand_count -= len(claims)
         return claims
 
     def put_back(self, claims: Iterable[BundledClaim]) -> None:
@@ -278,20 +252,20 @@ class HeldBundles:
 
     def _keep_at_hand(self, hold: BundleHold, claims: list[BundledClaim]) -> None:
         """Keep messages of one bundle for the next takers."""
-        if not (hold.ahead or hold.suspended):
+        if not (hold.at_hand or hold.suspended):
             insort(self._ready, hold, key=_order)
-        in_order = not hold.ahead or hold.ahead[-1].position < claims[0].position
-        hold.ahead += claims
+        in_order = not hold.at_hand or hold.at_hand[-1].position < claims[0].position
+        hold.at_hand += claims
         if not in_order:
-            hold.ahead.sort(key=attrgetter("position"))
+            hold.at_hand.sort(key=attrgetter("position"))
         if hold.suspended:
-            self._give_up(hold)
+            self._return_suspended(hold)
             return
-        self.at_hand += len(claims)
+        self.at_hand_count += len(claims)
         self._candidates.wakeup.set()
         if not (self._ticks.planned or self._closed):
             candidates = self._candidates
-            idle = not (candidates.alone or candidates.has_more or self._pace.recent())
+            idle = not (candidates.alone or candidates.has_more or self._finished.recent())
             self._ticks.begin(FIRST_TICK if idle else TICK)
 
     def suspend(self, claim: BundledClaim) -> None:
@@ -306,30 +280,30 @@ class HeldBundles:
             hold.suspended = True
             if hold in self._ready:
                 self._ready.remove(hold)
-                self.at_hand -= len(hold.ahead)
+                self.at_hand_count -= len(hold.at_hand)
             self._clock.call_later(SUSPENSION, partial(self._resume, hold))
         self._keep_at_hand(hold, [claim])
 
-    def _give_up(self, hold: BundleHold) -> None:
+    def _return_suspended(self, hold: BundleHold) -> None:
         """Return a suspended bundle to other consumers if it has not changed since the claim."""
         if hold.version or hold.with_takers or hold.stuck or self._closed:
             return
-        claims, hold.ahead = hold.ahead, []
+        claims, hold.at_hand = hold.at_hand, []
         hold.stuck = True  # it is tried once
         for atomic_write in self._send_back(hold, claims):
             atomic_write.watch(lambda _: self._candidates.set_aside([hold.id]))
 
     def _resume(self, hold: BundleHold) -> None:
-        claims, hold.ahead, hold.suspended, hold.stuck = hold.ahead, [], False, False
+        claims, hold.at_hand, hold.suspended, hold.stuck = hold.at_hand, [], False, False
         if claims and not (hold.gone or self._closed):
             self._keep_at_hand(hold, claims)
 
     # -- events
 
     def claim_over(self, claim: BundledClaim, fate: ItemFate) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         if fate is not FREE:
-            self._pace.add(int(claim.delivered))
+            self._finished.add(int(claim.delivered))
             return
         claim = claim.renewed()
         if claim.attempts and claim.used_up and not claim.recorded:  # otherwise the last attempt was not delivered
@@ -339,17 +313,17 @@ class HeldBundles:
             self._keep_at_hand(claim.bundle, [claim])
 
     def consumed(self, number: int) -> None:
-        """See `BundleOwner`."""
-        self._pace.add(number)
-        self._aim = int(AHEAD * self._pace.recent())
+        """See `BundleHolder`."""
+        self._finished.add(number)
+        self._aim = int(AHEAD * self._finished.recent())
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
-        """See `BundleOwner`. A lone consumer takes them next, because they are the oldest."""
+        """See `BundleHolder`. A lone consumer takes them next, because they are the oldest."""
         if self._candidates.alone and claims[0].generation == self._zookeeper.generation:
             self._candidates.put_back([claim.place for claim in claims])
 
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         self._forget(hold)
         self._candidates.settled(hold.id, gone=not unlocked, place=hold.place)
         if unlocked:
@@ -357,7 +331,7 @@ class HeldBundles:
         self._candidates.wakeup.set()
 
     def lost(self, hold: BundleHold) -> None:
-        """See `BundleOwner`."""
+        """See `BundleHolder`."""
         self._forget(hold)
         self._candidates.settled(hold.id, gone=False)
         if not self._closed:  # otherwise the lock ends with the session
@@ -367,10 +341,10 @@ class HeldBundles:
         """Forget everything: a new ZooKeeper session begins."""
         for hold in self._held.values():
             hold.gone = True
-            hold.ahead.clear()
+            hold.at_hand.clear()
         self._held.clear()
         self._ready.clear()
-        self.at_hand = 0
+        self.at_hand_count = 0
 
     def close(self) -> None:
         """Stop the timer: the session ends, and the locks with it."""
@@ -379,7 +353,7 @@ class HeldBundles:
 
     def return_all(self) -> list[AtomicWrite]:
         """Return all messages at hand to all consumers, by these writes."""
-        return self._return(self.at_hand)
+        return self._return(self.at_hand_count)
 
     def _forget(self, hold: BundleHold) -> None:
         hold.budget.free(hold.size)
@@ -387,7 +361,7 @@ class HeldBundles:
             del self._held[hold.id]
         if hold in self._ready:
             self._ready.remove(hold)
-        self.at_hand = sum(len(ready.ahead) for ready in self._ready)
+        self.at_hand_count = sum(len(ready.at_hand) for ready in self._ready)
 
     async def _recover(self, hold: BundleHold) -> None:
         await self._bundle_claimer.recover(hold)
@@ -398,14 +372,14 @@ class HeldBundles:
     def _tick(self) -> None:
         """Return the messages at hand that this session will not use up soon."""
         late, deep = self._ticks.late, self._candidates.has_more
-        recently = self._pace.recent((DEEP_SPAN if deep else 2 * TICK) + late)
+        recently = self._finished.recent((DEEP_SPAN if deep else 2 * TICK) + late)
         self._aim = min(self._aim, recently)
-        if not self.at_hand:
+        if not self.at_hand_count:
             return
-        begins = deep and self._clock.monotonic() - self._ticks.since < DEEP_SPAN + late
+        begins = deep and self._clock.monotonic() - self._ticks.series_began < DEEP_SPAN + late
         if not (begins and any(hold.with_takers for hold in self._held.values())):
-            self._return(self.at_hand - max(self._waiters.missing, recently * (DEEP if deep else 1)))
-        if self.at_hand:
+            self._return(self.at_hand_count - max(self._waiters.missing, recently * (DEEP if deep else 1)))
+        if self.at_hand_count:
             if not self._checking:  # without a connection, a check waits for the next one
                 self._checking = True
                 self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
@@ -433,11 +407,11 @@ class HeldBundles:
                 break
             if hold.stuck:
                 continue
-            claims = hold.ahead[-number:]
-            del hold.ahead[-number:]
+            claims = hold.at_hand[-number:]
+            del hold.at_hand[-number:]
             number -= len(claims)
-            self.at_hand -= len(claims)
-            if not hold.ahead:
+            self.at_hand_count -= len(claims)
+            if not hold.at_hand:
                 self._ready.remove(hold)
             writes += self._send_back(hold, claims)
         return writes

@@ -23,20 +23,18 @@ from aiozkqueue.queue.candidates.priorities import PriorityIndex
 from aiozkqueue.queue.candidates.watches import QueueWatch, Timers
 from aiozkqueue.queue.state.snapshot import NO_REVISION
 
+from .registration import Registration
 from .work_stealing import StealTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from random import Random
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import Revision
-    from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
-    from aiozkqueue.zookeeper import ZooKeeper
+    from aiozkqueue.runtime.clock import Clock, Timer
 
-    from .registration import Registration
+    from .services import ClaimServices
 
 #: Seconds after which messages that this user may not read are tried again: ZooKeeper does not report ACL changes.
 SET_ASIDE = 300.0
@@ -87,23 +85,14 @@ class _Aside:
 class CandidateIndex:
     """The candidates of a queue that one session knows. ``wakeup`` is set when there may be some.
 
-    The methods of `WatchListener` receive the reports of watches. ``registration`` is the session's entry as a
-    consumer.
+    The methods of `WatchListener` receive the reports of watches.
     """
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        registration: Registration,
-        *,
-        clock: Clock,
-        server_clock: ServerClock,
-        random: Random,
-        condition: Condition | None,
-    ) -> None:
+    def __init__(self, services: ClaimServices, condition: Condition | None) -> None:
+        state, zookeeper, clock = services.state, services.zookeeper, services.clock
         self.state = state
-        self.registration = registration
+        self.registration: Registration = Registration(services, condition)
+        """The session's entry as a consumer."""
         self.wakeup: asyncio.Event = asyncio.Event()
         self.revision: Revision = NO_REVISION
         """The revision of the queue's configuration for which candidates are chosen."""
@@ -114,9 +103,9 @@ class CandidateIndex:
         # the place does not matter.
         self._reported: dict[str, str | None] = {}
         self._clock = clock
-        self._server_clock = server_clock
+        self._server_clock = services.server_clock
         self.selector: FilterSelector | None = None if condition is None else FilterSelector(condition, state.tags)
-        self.levels: PriorityIndex = PriorityIndex(state.snapshot.tiers, partial(state.backlog, random))
+        self.levels: PriorityIndex = PriorityIndex(state.snapshot.tiers, partial(state.new_backlog, services.random))
         self.watch: QueueWatch = QueueWatch(zookeeper, state.paths, self)
         self.timers: Timers = Timers()
         self.delayed: DelayedIndex = DelayedIndex(zookeeper, state, clock)
@@ -141,7 +130,7 @@ class CandidateIndex:
             return False
         return self.watch.armed or self._clock.monotonic() - timers.listed_at <= DUE_LISTING
 
-    def follow(self) -> bool:
+    def adopt_configuration(self) -> bool:
         """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
         snapshot = self.state.snapshot
         if self.revision == snapshot.revision:
@@ -215,14 +204,14 @@ class CandidateIndex:
         level = self.levels.plain
         return [] if level is None or level.must_list else await self.pop(level, limit)
 
-    def together(self) -> int | None:
+    def batch_limit(self) -> int | None:
         """Return how many of the last candidates to claim in one request; None: all of them."""
         level = self.levels.plain
         if level is None or self.state.dialect is not None:
             return None
         if self.origin is not Origin.OWN:
             return STOLEN_TOGETHER
-        return None if self.levels.share.alone else level.backlog.together(self._clock.monotonic())
+        return None if self.levels.share.alone else level.backlog.batch_limit(self._clock.monotonic())
 
     @property
     def watched(self) -> bool:
@@ -402,10 +391,10 @@ class CandidateIndex:
         self.levels.must_list()
         self.delayed.must_refresh = True
 
-    def leave(self, places: Sequence[str]) -> None:
+    def leave_to_peers(self, places: Sequence[str]) -> None:
         """Leave candidates to the consumers whose share they are, until the next search for items to steal."""
         for place in places:
-            self.levels.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
+            self.levels.of(place).backlog.leave_to_peers([place], self._clock.monotonic() - LAST_WAIT)
 
     def put_back(self, places: Sequence[str]) -> None:
         """Return candidates to the front, to be tried next."""

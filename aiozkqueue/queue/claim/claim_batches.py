@@ -25,21 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import Revision
-    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation
 
     from .bundles import HeldBundles
     from .candidate_index import CandidateIndex
-    from .claimer import Batch, Claimer
+    from .claimer import Claimer, ClaimResult
     from .collapse import Duplicates
     from .foreign import Splitter
     from .groups import GroupLocks
     from .releases import Releases
     from .waiters import WaitQueue
 
-    ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[Batch]]
+    ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[ClaimResult]]
+    from .services import ClaimServices
 
 #: Claim batches in flight: of a session that is alone on the queue, and of one among several.
 BATCHES_ALONE = 4
@@ -63,7 +62,7 @@ class _PendingBatch(NamedTuple):
     """Bytes of the session's lock budget that are reserved for the locks."""
     messages: int
     """The number of messages at these places."""
-    since: int | None
+    last_arrival: int | None
     """Takers that arrived after this arrival number get none of the claims; None: no limit."""
 
 
@@ -77,7 +76,7 @@ class ClaimBatches:
 
     def __init__(
         self,
-        state: QueueState,
+        services: ClaimServices,
         *,
         claimer: Claimer,
         candidates: CandidateIndex,
@@ -85,18 +84,17 @@ class ClaimBatches:
         held_bundles: HeldBundles,
         waiters: WaitQueue,
         splitter: Splitter | None,
-        tasks: TaskOwner,
         releases: Releases,
         fail: Callable[[Exception], None],
     ) -> None:
-        self._state = state
+        self._state = services.state
         self._claimer = claimer
         self._candidates = candidates
         self._group_locks = group_locks
         self._held_bundles = held_bundles
         self._waiters = waiters
         self._splitter = splitter
-        self._tasks = tasks
+        self._tasks = services.tasks
         self._releases = releases
         self._fail = fail
         self._task_pool = TaskPool(self._claim)
@@ -152,41 +150,41 @@ class ClaimBatches:
         self._task_pool.close()
 
     def launch(
-        self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
+        self, places: list[str], generation: int, duplicates: Duplicates | None = None, last_arrival: int | None = None
     ) -> None:
         """Send claims of the items at these places, and with them the removal of ``duplicates``.
 
-        Takers that arrived after ``since`` get none of the claims; None: no limit.
+        Takers that arrived after ``last_arrival`` get none of the claims; None: no limit.
         """
         if self._state.snapshot.config.bundled and any(map(is_bundle_at, places)):
-            self._launch_runs(places, generation, since)
+            self._launch_runs(places, generation, last_arrival)
             return
-        places = self._launch_heads(places, generation, since)
+        places = self._launch_heads(places, generation, last_arrival)
         if places and duplicates is None:
-            together = self._candidates.together() or len(places)
-            for start in range(0, len(places), together):
-                part = places[start : start + together]
-                self._submit(part, self._claimer.claim, self._claimer.item_lock_size, generation, since)
+            limit = self._candidates.batch_limit() or len(places)
+            for start in range(0, len(places), limit):
+                part = places[start : start + limit]
+                self._submit(part, self._claimer.claim, self._claimer.item_lock_size, generation, last_arrival)
         elif places and duplicates is not None:
             newest = partial(claim_newest, self._claimer, duplicates=duplicates)
-            self._submit(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
+            self._submit(places, newest, self._claimer.item_lock_size, generation, last_arrival, duplicates.ids)
 
-    def _launch_heads(self, places: list[str], generation: int, since: int | None) -> list[str]:
+    def _launch_heads(self, places: list[str], generation: int, last_arrival: int | None) -> list[str]:
         """Send the claims of groups; return the places of the items without a group."""
         heads, places = self._candidates.split_groups(places)
         if heads:
-            self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
+            self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, last_arrival)
         return places
 
-    def _launch_runs(self, places: list[str], generation: int, since: int | None) -> None:
+    def _launch_runs(self, places: list[str], generation: int, last_arrival: int | None) -> None:
         """Send claims of bundles and of single items, each run of one kind in a separate batch, in order."""
         runs = [(bundles, list(run)) for bundles, run in groupby(places, is_bundle_at)]
         for bundles, run in runs[:BATCHES_ALONE]:
-            if not bundles and not (run := self._launch_heads(run, generation, since)):
+            if not bundles and not (run := self._launch_heads(run, generation, last_arrival)):
                 continue
             claim = self._held_bundles.claim if bundles else self._claimer.claim
             messages = sum([messages_in(name_at(place)) for place in run]) if bundles else len(run)
-            self._submit(run, claim, self._claimer.item_lock_size, generation, since, messages=messages)
+            self._submit(run, claim, self._claimer.item_lock_size, generation, last_arrival, messages=messages)
         self._candidates.put_back([place for _, run in runs[BATCHES_ALONE:] for place in run])
 
     def _submit(  # noqa: PLR0917 - one caller, above it
@@ -195,7 +193,7 @@ class ClaimBatches:
         claim: ClaimBatch,
         size: int,
         generation: int,
-        since: int | None,
+        last_arrival: int | None,
         removed: Sequence[str] = (),
         messages: int | None = None,
     ) -> None:
@@ -222,7 +220,7 @@ class ClaimBatches:
                 self._candidates.revision,
                 reserved,
                 messages,
-                since,
+                last_arrival,
             )
         ):
             self._tasks.spawn(self._task_pool.work, name="claims")
@@ -235,12 +233,12 @@ class ClaimBatches:
             batch = await self._claim_if_current(pending)
             kept = _kept(batch)
             self._failures = 0
-            if batch.sealed or batch.gone or batch.lost:
+            if batch.set_aside or batch.gone or batch.lost:
                 self._note_unclaimed(batch, len(places))
             else:
                 self._tried = self._gone = 0
             claims = batch.claims if self._splitter is None else await self._splitter.next_of(batch.claims)
-            self._offer(pending.number, claims, generation, pending.since)
+            self._offer(pending.number, claims, generation, pending.last_arrival)
         except ContendedError as contended:
             self._contended(places, locks, contended.index)
         except ReopenError:
@@ -267,10 +265,10 @@ class ClaimBatches:
             self._waiters.batch_landed(pending.number)
             self._candidates.wakeup.set()
 
-    def _note_unclaimed(self, batch: Batch, asked: int) -> None:
+    def _note_unclaimed(self, batch: ClaimResult, asked: int) -> None:
         """Record which of the candidates were not claimed; list again if the last listing seems out of date."""
         candidates, gone = self._candidates, batch.gone
-        candidates.set_aside(batch.sealed)
+        candidates.set_aside(batch.set_aside)
         candidates.note_gone(gone)
         self._tried, self._gone = self._tried + asked, self._gone + len(gone)
         mostly_gone = self._gone > 1 and 2 * self._gone >= self._tried  # also if each batch asks for one
@@ -284,7 +282,7 @@ class ClaimBatches:
         self._candidates.contended(locks[index])
         remaining = [place for number, place in enumerate(places) if number != index]
         if self._candidates.origin is Origin.TAKEN_OVER and len(locks) == len(places):
-            self._candidates.leave(remaining)  # their locks are read again
+            self._candidates.leave_to_peers(remaining)  # their locks are read again
             return
         self._failures += 1
         stolen = self._candidates.origin is Origin.STOLEN
@@ -292,7 +290,7 @@ class ClaimBatches:
             self._candidates.relist()
         self._candidates.put_last(remaining)
 
-    async def _claim_if_current(self, pending: _PendingBatch) -> Batch:
+    async def _claim_if_current(self, pending: _PendingBatch) -> ClaimResult:
         """Claim, unless the configuration has changed since the candidates were chosen.
 
         A claim may send several requests. Each asserts that version: a later one may pause the queue.
@@ -304,14 +302,14 @@ class ClaimBatches:
         check = Check(self._state.paths.base, pending.revision.version)
         return await pending.claim(places, pending.locks[: len(places)], pending.generation, check)
 
-    def _offer(self, number: int, claims: list[Claim], generation: int, since: int | None) -> None:
-        """Give claims to the waiting takers, or only to those that arrived before ``since``."""
-        given = self._group_locks.given if self._candidates.grouped else None
-        if unwanted := self._waiters.assign(number, self._pending, claims, generation, since, given):
+    def _offer(self, number: int, claims: list[Claim], generation: int, last_arrival: int | None) -> None:
+        """Give claims to the waiting takers, or only to those that arrived up to ``last_arrival``."""
+        note_given = self._group_locks.note_given if self._candidates.grouped else None
+        if unwanted := self._waiters.assign(number, self._pending, claims, generation, last_arrival, note_given):
             self._releases.release(unwanted)
 
 
-def _kept(batch: Batch) -> set[str]:
+def _kept(batch: ClaimResult) -> set[str]:
     """Return the ids of the items that stay locked, or are set aside; not of bundles, which are listed as held."""
     items = () if batch.claims and batch.claims[0].bundled else [claim.id for claim in batch.claims]
-    return {*items, *batch.sealed}
+    return {*items, *batch.set_aside}

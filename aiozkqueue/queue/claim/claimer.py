@@ -45,7 +45,7 @@ from aiozkqueue.zookeeper import (
     read_separately,
 )
 
-from .orphan_locks import OrphanLocks, ReadFailedError, behind_locks
+from .orphan_locks import OrphanLocks, ReadFailedError, reading_locked_items
 from .undelivered import settle_undelivered
 
 if TYPE_CHECKING:
@@ -53,13 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned
+
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -101,7 +97,7 @@ class UnreadableError(Exception):
         self.error = error
 
 
-class Batch(NamedTuple):
+class ClaimResult(NamedTuple):
     """The result of claiming a batch of candidates."""
 
     claims: list[Claim]
@@ -109,14 +105,14 @@ class Batch(NamedTuple):
     """Ids of candidates that were consumed before they were locked."""
     lost: list[str]
     """Ids whose locks were taken away between the lock and the read."""
-    sealed: list[str]
-    """Ids, or groups, that this user may not read."""
+    set_aside: list[str]
+    """Ids, or groups, that are not tried again for a while, because this user may not read them."""
 
 
 class _ReadResult:
     """The nodes read under the locks of a batch."""
 
-    __slots__ = ("_lock", "_sure", "items", "lost", "metas", "sealed", "since")
+    __slots__ = ("_lock", "_sure", "items", "locked_at", "lost", "metas", "unreadable")
 
     def __init__(
         self, items: list[Versioned | None], metas: list[Versioned | None], lock: bytes, last: Versioned | None
@@ -125,9 +121,9 @@ class _ReadResult:
         self.metas = metas
         self.lost: list[int] = []
         """Indexes of candidates whose lock was taken away."""
-        self.sealed: dict[int, NoAuthError] = {}
+        self.unreadable: dict[int, NoAuthError] = {}
         """Indexes of candidates that this user may not read, with the error."""
-        self.since = 0 if last is None else last.ctime
+        self.locked_at = 0 if last is None else last.ctime
         """When the locks were created, ms: one multi creates all."""
         self._sure = last is not None and last.data == lock
         self._lock = lock
@@ -143,7 +139,7 @@ class _ReadResult:
         if lock is None or lock.data != self._lock:
             self.lost.append(index)
         else:
-            self.items[index], self.metas[index], self.since = item, meta, lock.ctime
+            self.items[index], self.metas[index], self.locked_at = item, meta, lock.ctime
 
 
 @dataclass(slots=True)
@@ -174,23 +170,14 @@ class ClaimCounts:
 class Claimer:
     """Claims items of one queue for one session."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        server_clock: ServerClock,
-        ids: IdSource,
-        budgets: SessionBudget,
-    ) -> None:
+    def __init__(self, services: ClaimServices) -> None:
+        state, zookeeper, ids = services.state, services.zookeeper, services.ids
         self._state = state
         self._zookeeper = zookeeper
-        self._committer = committer
-        self._server_clock = server_clock
+        self._committer = services.committer
+        self._server_clock = services.server_clock
         self._ids = ids
-        self._budgets = budgets
+        self._budgets = services.budgets
         self._expected_size = EXPECTED_SIZE
         self._lock_text = lock_text(ids.client)
         self._above_places = state.paths.at("")
@@ -200,9 +187,7 @@ class Claimer:
         # Ids of other programs are shorter than our longest.
         self.item_lock_size: int = zookeeper.path_size(state.paths.lock("0" * state.longest_id)) + 4
         """Bytes of the session's lock budget that the lock of one message uses."""
-        self.orphan_locks: OrphanLocks = OrphanLocks(
-            state, zookeeper, committer=committer, tasks=tasks, ids=ids, budgets=budgets, size=self.item_lock_size
-        )
+        self.orphan_locks: OrphanLocks = OrphanLocks(services, self.item_lock_size)
         self.group_lock_size: int = zookeeper.path_size(state.paths.lock(ORDERED)) + 4
         """Bytes that the lock of one group uses."""
 
@@ -240,7 +225,7 @@ class Claimer:
         generation: int,
         check: Operation,
         attached: Sequence[Operation] = (),
-    ) -> Batch:
+    ) -> ClaimResult:
         """Claim all of these items, given by place and id, or none. Their locks must be reserved.
 
         ``check`` asserts the configuration. The ``attached`` operations are applied in the same multi.
@@ -263,16 +248,16 @@ class Claimer:
                 refs = [LockRef(path, lock, forced_version) for path in locks]
                 self.orphan_locks.remove_unread(refs, generation, failure)
                 raise failure.error from failure
-            batch = Batch([], [], [ids[index] for index in read.lost], [ids[index] for index in read.sealed])
-            since = read.since
+            batch = ClaimResult([], [], [ids[index] for index in read.lost], [ids[index] for index in read.unreadable])
+            locked_at = read.locked_at
             gone: list[int] = []
             for index, node in enumerate(read.items):
                 if read.lost and index in read.lost:
                     continue
                 kept += 1
-                if read.sealed and index in read.sealed:
-                    self.log_sealed(ids[index], read.sealed[index])
-                    self.orphan_locks.remove_sealed(LockRef(locks[index], lock, forced_version), generation)
+                if read.unreadable and index in read.unreadable:
+                    self.log_unreadable(ids[index], read.unreadable[index])
+                    self.orphan_locks.remove_unreadable(LockRef(locks[index], lock, forced_version), generation)
                     continue
                 if node is None:
                     batch.gone.append(ids[index])
@@ -280,10 +265,10 @@ class Claimer:
                     continue
                 place = places[index]
                 claim = Claim(state, place, ids[index], items[index], locks[index], owner, generation, budget, size)
-                claim.since = since
+                claim.claimed_at = locked_at
                 disposition = self.examine(claim, node, read.metas[index])
                 if claim.fields is not None and disposition is None:
-                    disposition = self.examine_name(claim, since)
+                    disposition = self.examine_name(claim, locked_at)
                 if disposition is None:
                     batch.claims.append(claim)
                 else:
@@ -350,7 +335,7 @@ class Claimer:
         for index in doubtful:
             reads += (items[index], locks[index], self._state.paths.meta(ids[index]))
         try:
-            with behind_locks():
+            with reading_locked_items():
                 nodes = iter(await self._zookeeper.read_versioned(reads, generation=generation))
         except NoAuthError as error:
             raise UnreadableError(error) from error
@@ -363,15 +348,15 @@ class Claimer:
         """Read each candidate separately, then its lock, and find out which are unreadable."""
         metas = (self._state.paths.meta(message_id) for message_id in ids)
         sets = list(zip(items, locks, metas, strict=True))
-        with behind_locks():
+        with reading_locked_items():
             answers = await read_separately(self._zookeeper, sets, generation=generation)
         for index, nodes in enumerate(answers):
             if isinstance(nodes, NoAuthError):
-                read.sealed[index] = nodes
+                read.unreadable[index] = nodes
             else:
                 read.record(index, *nodes)
 
-    def log_sealed(self, subject: str, error: NoAuthError) -> None:
+    def log_unreadable(self, subject: str, error: NoAuthError) -> None:
         """Log once that a message, or a group, is skipped."""
         if subject in self._logged:
             return
@@ -424,7 +409,7 @@ class Claimer:
                 return nodes
             if isinstance(nodes, NoAuthError):
                 raise UnreadableError(nodes)
-            with behind_locks():
+            with reading_locked_items():
                 raise nodes
 
     async def _are_ours(self, locks: Sequence[Operation], generation: int) -> bool:

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.state.hooks import RefusalHandler
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeperError
 
-    from .claimer import Batch, Claimer
+    from .claimer import Claimer, ClaimResult
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -71,13 +71,13 @@ class Duplicates(NamedTuple):
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
         """Repair the cause of a refused operation, if possible; return the exception to raise: read again."""
         self.collapse.forget_listings()
-        operation, owner, place = self.operations[index]
+        operation, handler, place = self.operations[index]
         if place is not None and isinstance(error, NotEmptyError):
             self.collapse.skip(place, error)
             return ContendedError(-1)
         if isinstance(error, NoAuthError):
             return error
-        if owner is not None and (repair := owner.repair(operation, error)) is not None:
+        if handler is not None and (repair := handler.repair(operation, error)) is not None:
             await repair
         return ContendedError(-1)
 
@@ -121,19 +121,12 @@ class _Lane:
 class Collapse:
     """Chooses the messages that one session claims from a queue with compaction."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        ids: IdSource,
-        server_clock: ServerClock,
-        set_aside: Callable[[Sequence[str]], None],
-    ) -> None:
-        self._state = state
+    def __init__(self, services: ClaimServices, set_aside: Callable[[Sequence[str]], None]) -> None:
+        self._state = services.state
         self._set_aside = set_aside
-        self._zookeeper = zookeeper
-        self.ids = ids
-        self.server_clock = server_clock
+        self._zookeeper = services.zookeeper
+        self.ids: IdSource = services.ids
+        self.server_clock: ServerClock = services.server_clock
         self.removed: int = 0
         """Duplicates removed before a claim, because there were too many for one multi."""
         self._lanes: dict[str, _Lane] = {}
@@ -286,7 +279,7 @@ class Collapse:
         for snapshot in snapshots:
             change = removal(self, self._state, snapshot, COLLAPSED)
             operations += ((operation, None, snapshot.place) for operation in change.operations)
-            operations += ((hook.operation, hook.owner, None) for hook in change.attached_ops(self.server_clock.now))
+            operations += ((hook.operation, hook.handler, None) for hook in change.attached_ops(self.server_clock.now))
         return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
@@ -327,7 +320,7 @@ async def claim_newest(  # noqa: PLR0917 - in the order of `Claimer.claim`
     generation: int,
     check: Operation,
     duplicates: Duplicates,
-) -> Batch:
+) -> ClaimResult:
     """Claim the newest messages of their keys, and remove their duplicates in the same multi.
 
     Raises: as `Claimer.claim`; ContendedError also when a duplicate has changed since it was read.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.codec import BYTES
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
-from aiozkqueue.queue.commit.orphan_locks import CountAttempt
+from aiozkqueue.queue.commit.attempts import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.runtime.reply_limit import ReplyLimit

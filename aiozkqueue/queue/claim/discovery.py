@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.batches import BatchVisibility
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
-    from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
+    from aiozkqueue.zookeeper import WatchEvent
 
     from .candidate_index import CandidateIndex
+    from .services import ClaimServices
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
@@ -75,9 +75,8 @@ class Demand(Protocol):
 class CandidateSource:
     """Finds candidates for a dispatcher, and adds them to the index."""
 
-    def __init__(
-        self, index: CandidateIndex, zookeeper: ZooKeeper, demand: Demand, *, clock: Clock, server_clock: ServerClock
-    ) -> None:
+    def __init__(self, services: ClaimServices, index: CandidateIndex, demand: Demand) -> None:
+        zookeeper, clock = services.zookeeper, services.clock
         self._index = index
         self._state = state = index.state
         self._levels = index.levels
@@ -90,7 +89,7 @@ class CandidateSource:
         self._zookeeper = zookeeper
         self._demand = demand
         self._clock = clock
-        self._server_clock = server_clock
+        self._server_clock = services.server_clock
         self._work_stealer = WorkStealer(
             zookeeper, state.paths, clock, excluded=index.held.__contains__, lock_ids=index.lock_ids
         )
@@ -215,7 +214,7 @@ class CandidateSource:
         They are from this consumer's share, or else a few stale items of other consumers.
         """
         if self._selector is not None and self._selector.undecided:
-            await self._decide(self._selector, generation)
+            await self._add_matching(self._selector, generation)
         index, level = self._index, self._levels.plain
         ripe, index.stealing.ripe = index.stealing.ripe, False
         if index.origin is Origin.TAKEN_OVER:
@@ -233,13 +232,13 @@ class CandidateSource:
         if not (level.must_list or self._demand.any_nonblocking) and self._watch.armed and level.seen_all:
             return NOTHING
         places = await self._list_lanes(level, limit, generation)
-        return SearchResult(places) if places else self._none_left()
+        return SearchResult(places) if places else self._nothing_found()
 
-    def _none_left(self) -> SearchResult:
+    def _nothing_found(self) -> SearchResult:
         """Return the result of a search that found nothing: batches in flight may answer takers that do not wait."""
         return PENDING if self._demand.claims_in_progress else NOTHING
 
-    async def _decide(self, selector: FilterSelector, generation: int) -> None:
+    async def _add_matching(self, selector: FilterSelector, generation: int) -> None:
         """Add the reported items that match this consumer's filter."""
         places = await selector.take_matching(generation)
         if places is None:
@@ -261,9 +260,9 @@ class CandidateSource:
             if found.pending:
                 return found
             if found.places:
-                return SearchResult(await self._guard(above, found.places, generation))
+                return SearchResult(await self._watch_above(above, found.places, generation))
             above.append(level)
-        return self._none_left()
+        return self._nothing_found()
 
     async def _find_in_level(
         self, level: PriorityLevel, limit: int, generation: int, empty: dict[PriorityLevel, bool]
@@ -289,7 +288,7 @@ class CandidateSource:
                 list_level = self._list_lanes if self._index.keeps_watch else self._list_filled
                 return SearchResult(await list_level(level, limit, generation))
         if empty.get(level):  # delayed items
-            return SearchResult(await self._index.pop(level, limit) or self._of_peers(level, limit))
+            return SearchResult(await self._index.pop(level, limit) or self._take_of_peers(level, limit))
         return NOTHING
 
     def _is_quiet(self, level: PriorityLevel) -> bool:
@@ -298,7 +297,7 @@ class CandidateSource:
             return False
         return self._watch.armed or (level.watched and self._clock.monotonic() < level.recheck_at)
 
-    async def _guard(self, above: list[PriorityLevel], places: list[str], generation: int) -> list[str]:
+    async def _watch_above(self, above: list[PriorityLevel], places: list[str], generation: int) -> list[str]:
         """Watch the levels that are more urgent than these places; return the places."""
         unwatched = [level for level in above if not level.watched]
         if unwatched and not self._watch.armed:
@@ -368,7 +367,7 @@ class CandidateSource:
         now = self._clock.monotonic()
         level.seen_all = True
         level.checked_at(now, now - began)
-        return self._of_peers(level, limit)
+        return self._take_of_peers(level, limit)
 
     async def _list_filled(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """List the lanes of a level that hold items, by a check just made, until one has something for this consumer.
@@ -382,7 +381,7 @@ class CandidateSource:
         now = self._clock.monotonic()
         level.seen_all = True
         level.checked_at(now, now - began)
-        return self._of_peers(level, limit)
+        return self._take_of_peers(level, limit)
 
     async def _list_left(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """List the lanes that held items at the last check, until one has something for this consumer."""
@@ -398,7 +397,7 @@ class CandidateSource:
             raise
         return []
 
-    def _of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
+    def _take_of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return other consumers' items: any, to a taker that does not wait; otherwise stale ones."""
         index, backlog = self._index, level.backlog
         if self._demand.any_nonblocking:

@@ -32,7 +32,7 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .bundles import HeldBundles, Services
+from .bundles import HeldBundles
 from .candidate_index import CandidateIndex
 from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
@@ -41,25 +41,19 @@ from .discovery import CandidateSource
 from .foreign import Splitter
 from .groups import GroupLocks
 from .pause import ABSENT, PAUSED, Pause
-from .registration import Registration
 from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
 
 if TYPE_CHECKING:
-    from random import Random
-
-    from aiozkqueue.layout import Condition, IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import Claim, SessionBudget
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import ItemFate
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import ZooKeeper
 
     from .claimer import ClaimCounts
     from .collapse import Duplicates
     from .pause import Reason
+    from .services import ClaimServices
     from .waiters import Waiter
 
 log: Final = logging.getLogger(__name__)
@@ -71,115 +65,44 @@ LEAVING: Final = 2.0
 class ClaimDispatcher:
     """Dispatches the claims on one queue in one session."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        clock: Clock,
-        server_clock: ServerClock,
-        ids: IdSource,
-        about: bytes,
-        budgets: SessionBudget,
-        random: Random,
-        condition: Condition | None = None,
-    ) -> None:
-        self.state = state
-        self._zookeeper = zookeeper
-        self._delayed_releases = DelayedReleases(clock, self._release_unseen)
-        self._budgets = budgets
-        self._claimer = Claimer(
-            state,
-            zookeeper,
-            committer=committer,
-            tasks=tasks,
-            server_clock=server_clock,
-            ids=ids,
-            budgets=budgets,
+    def __init__(self, services: ClaimServices, condition: Condition | None = None) -> None:
+        self.state: QueueState = services.state
+        self._zookeeper = services.zookeeper
+        self._budgets = services.budgets
+        self._claimer = claimer = Claimer(services)
+        self._candidates = candidates = CandidateIndex(services, condition)
+        self._candidate_source = CandidateSource(services, candidates, self)
+        self._waiters = waiters = WaitQueue(self.state.name, services.clock, candidates.wakeup)
+        self._held_bundles = held_bundles = HeldBundles(
+            services, claimer=claimer, candidates=candidates, waiters=waiters
         )
-        self._candidates = CandidateIndex(
-            state,
-            zookeeper,
-            Registration(
-                zookeeper,
-                state.paths,
-                ids.client,
-                about=about,
-                budgets=budgets,
-                clock=server_clock,
-                condition=condition,
-            ),
-            clock=clock,
-            server_clock=server_clock,
-            random=random,
-            condition=condition,
-        )
-        self._candidate_source = CandidateSource(
-            self._candidates, zookeeper, self, clock=clock, server_clock=server_clock
-        )
-        self._collapse: Collapse | None = None
-        self._new_collapse = partial(Collapse, state, zookeeper, ids, server_clock, self._candidates.set_aside)
-        self._waiters = WaitQueue(state.name, clock, self._candidates.wakeup)
-        self._pause: Pause | None = None
-        self._held_bundles = HeldBundles(
-            state,
-            zookeeper,
-            Services(committer, tasks, clock, server_clock, ids, budgets),
-            claimer=self._claimer,
-            candidates=self._candidates,
-            waiters=self._waiters,
-        )
-        self.releases = Releases(
-            state,
-            committer=committer,
-            ids=ids,
-            candidates=self._candidates,
-            held_bundles=self._held_bundles,
-        )
+        self.releases: Releases = Releases(services, candidates=candidates, held_bundles=held_bundles)
+        self._delayed_releases = DelayedReleases(services.clock, self._release_unseen)
         self._group_locks = GroupLocks(
-            state,
-            zookeeper,
-            claimer=self._claimer,
-            candidates=self._candidates,
-            committer=committer,
-            tasks=tasks,
-            clock=clock,
-            server_clock=server_clock,
-            ids=ids,
-            budgets=budgets,
-            waiters=self._waiters,
-            releases=self.releases,
+            services, claimer=claimer, candidates=candidates, waiters=waiters, releases=self.releases
         )
-        self._splitter: Splitter | None = None
-        if state.dialect is not None:
-            self._splitter = Splitter(
-                state,
-                zookeeper,
-                committer=committer,
-                ids=ids,
-                releases=self.releases,
-                candidates=self._candidates,
-            )
+        foreign = self.state.dialect is not None
+        self._splitter = Splitter(services, releases=self.releases, candidates=candidates) if foreign else None
         self._claim_batches = ClaimBatches(
-            state,
-            claimer=self._claimer,
-            candidates=self._candidates,
+            services,
+            claimer=claimer,
+            candidates=candidates,
             group_locks=self._group_locks,
-            held_bundles=self._held_bundles,
-            waiters=self._waiters,
+            held_bundles=held_bundles,
+            waiters=waiters,
             splitter=self._splitter,
-            tasks=tasks,
             releases=self.releases,
             fail=self._answer_failure,
         )
+        self._collapse: Collapse | None = None
+        self._new_collapse = partial(Collapse, services, candidates.set_aside)
+        self._pause: Pause | None = None
         self._generation = 0
         self._lingering = False  # whether it waits, with nothing in progress, because there are no takers
         self._closed = False
         self.users: int = 0
         """The listeners that use it, between two requests too."""
-        state.claim_listeners += (self,)
+        self.state.claim_listeners += (self,)
 
     # -- for takers
 
@@ -194,31 +117,31 @@ class ClaimDispatcher:
         return self._claimer.counts
 
     def request(
-        self, limit: int, timeout: float | None = None, *, generation: int | None = None, owner: object = None
+        self, limit: int, timeout: float | None = None, *, generation: int | None = None, transaction: object = None
     ) -> Waiter:
         """Request up to ``limit`` claims; the waiter's future returns them as soon as there is at least one.
 
         The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one search). A caller that
-        stops waiting for it must call `give_up`. A transaction is the ``owner`` of the messages that it takes, and gets
-        further messages of the groups that it holds.
+        stops waiting for it must call `cancel_request`. A ``transaction`` also gets further messages of the groups that
+        it holds.
 
         Raises:
             SessionClosedError: the session has been closed.
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        return self._waiters.add(limit, timeout, generation, owner)
+        return self._waiters.add(limit, timeout, generation, transaction)
 
-    def at_hand(self, limit: int, generation: int | None) -> list[Claim]:
+    def take_at_hand(self, limit: int, generation: int | None) -> list[Claim]:
         """Return ``limit`` messages that can be delivered without a wait; none if there are fewer.
 
         ``generation`` is the ZooKeeper session of the taker's other claims; None: it has none.
         """
         held = self._held_bundles
-        if held.at_hand < limit or not self._waiters.empty or not self._current(generation):
+        if held.at_hand_count < limit or not self._waiters.empty or not self._current(generation):
             return []
         claims: list[Claim] = [*held.next(limit)]
-        if held.low and self._missing:
+        if held.is_low and self._wanted_ahead:
             self._candidates.wakeup.set()
         return claims
 
@@ -242,7 +165,7 @@ class ClaimDispatcher:
         # With compaction, a take gets the newest message as of its request: each request has its own time.
         return not self.state.config.collapse and self._waiters.extend(waiter, more, self._claim_batches.promised)
 
-    def give_up(self, waiter: Waiter) -> None:
+    def cancel_request(self, waiter: Waiter) -> None:
         """Cancel a request; claims already assigned to this waiter are released."""
         self._candidates.wakeup.set()
         future = waiter.future
@@ -279,7 +202,7 @@ class ClaimDispatcher:
 
     def _return_idle(self) -> None:
         """Return the messages at hand if no taker waits for any."""
-        if self._held_bundles.at_hand and self._waiters.empty:
+        if self._held_bundles.at_hand_count and self._waiters.empty:
             self.releases.return_all_at_hand()
 
     def dead_letter(self, claim: Claim, error: PayloadError) -> asyncio.Future[None] | None:
@@ -346,9 +269,9 @@ class ClaimDispatcher:
         """See `ClaimListener`."""
         self._candidates.on_timed_lock(due, message_id)
 
-    def keep(self, claim: Claim, delay: float) -> None:
+    def release_later(self, claim: Claim, delay: float) -> None:
         """See `ClaimListener`."""
-        self._delayed_releases.keep(claim, delay)
+        self._delayed_releases.release_later(claim, delay)
 
     def _release_unseen(self, claim: Claim) -> None:
         if claim.generation == self._generation:  # otherwise the server has removed the lock
@@ -397,7 +320,7 @@ class ClaimDispatcher:
             self._waiters.fail(failure)
 
     async def _await_waiters(self) -> None:
-        while not self._closed and self._waiters.empty and not self._missing:
+        while not self._closed and self._waiters.empty and not self._wanted_ahead:
             self._lingering = True
             try:
                 if not self._candidates.watched:
@@ -413,11 +336,11 @@ class ClaimDispatcher:
         self._candidates.wakeup.clear()
 
     @property
-    def _missing(self) -> int:
+    def _wanted_ahead(self) -> int:
         """The number of messages to claim ahead of the takers."""
         if not self.state.snapshot.config.bundled:
             return 0
-        return self._held_bundles.missing(max(0, self._claim_batches.promised - self._waiters.missing))
+        return self._held_bundles.wanted_ahead(max(0, self._claim_batches.promised - self._waiters.missing))
 
     async def _serve(self) -> None:
         """Do one step for the waiting takers."""
@@ -428,7 +351,7 @@ class ClaimDispatcher:
             return
         if self._group_locks.held:
             self._deliver_from_groups()
-        if self._held_bundles.at_hand:
+        if self._held_bundles.at_hand_count:
             self._deliver_at_hand()
         full = self._claim_batches.full or bool(self._held_bundles.returning)
         wanted = 0 if full else self._waiters.wanted(self._claim_batches.promised)
@@ -444,7 +367,7 @@ class ClaimDispatcher:
         except NotFoundError:
             await self._wait_for_change(ABSENT)
             return False
-        if self._candidates.follow():
+        if self._candidates.adopt_configuration():
             self._group_locks.reconfigured()
             self._held_bundles.return_all()
         if self.state.config.paused:
@@ -470,7 +393,7 @@ class ClaimDispatcher:
 
     async def _claim_ahead(self, generation: int) -> bool:
         """Claim listed bundles ahead of the takers; return whether any is."""
-        if not (missing := self._missing):
+        if not (missing := self._wanted_ahead):
             return False
         capacity = max(0, self._claimer.capacity(generation))
         places = await self._candidates.listed(missing if capacity else 0)
@@ -504,12 +427,12 @@ class ClaimDispatcher:
 
     async def _launch_available(self, capacity: int, wanted: int, generation: int) -> None:
         """Launch claims of the available candidates; sleep if there are none."""
-        since = self._waiters.arrivals
+        last_arrival = self._waiters.arrivals
         places = await self._candidates.next(capacity)
         if not places:
             found = await self._candidate_source.find_candidates(capacity, generation)
             if not found.places:
-                await (self._await_claims() if found.pending else self._found_nothing(since))
+                await (self._await_claims() if found.pending else self._found_nothing(last_arrival))
                 return
             places = found.places
         if self._waiters.empty:  # the takers that wanted them have gone
@@ -523,7 +446,7 @@ class ClaimDispatcher:
             if heads:
                 self._launch(heads, generation)
             if places:
-                await self._collapse_and_launch(places, generation, since)
+                await self._collapse_and_launch(places, generation, last_arrival)
         else:
             self._launch(places, generation)
             self._waiters.settle_partial(self._claim_batches.in_flight)
@@ -533,24 +456,24 @@ class ClaimDispatcher:
         self._waiters.settle_partial(self._claim_batches.in_flight)
         await self._await_wakeup()
 
-    async def _found_nothing(self, since: int) -> None:
+    async def _found_nothing(self, last_arrival: int) -> None:
         """Answer the takers that do not wait, if they arrived before the search; sleep for the others."""
         if self._group_locks.held and self._deliver_from_groups():
             # Messages of held groups come one after the other: listing the queue after each would cost more.
             await self._candidate_source.listen()
             return
         self._waiters.settle_partial(self._claim_batches.in_flight)
-        self._waiters.answer_nonblocking(since)
+        self._waiters.answer_nonblocking(last_arrival)
         if self._waiters.any_blocking:
             await self._candidate_source.sleep()
 
     def _launch(
-        self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
+        self, places: list[str], generation: int, duplicates: Duplicates | None = None, last_arrival: int | None = None
     ) -> None:
         """Launch claims; see `ClaimBatches.launch`."""
         if self._candidates.watch.armed:
             self._candidate_source.at_work()
-        self._claim_batches.launch(places, generation, duplicates, since)
+        self._claim_batches.launch(places, generation, duplicates, last_arrival)
 
     def _still_wanted(self, places: list[str], wanted: int) -> list[str]:
         """Return the candidates to claim now, and put the others back."""
@@ -560,7 +483,7 @@ class ClaimDispatcher:
 
     def _enough(self, places: list[str], wanted: int) -> list[str]:
         """Return the candidates for the wanted messages, and bundles for those to claim ahead; put the others back."""
-        ahead = self._missing
+        ahead = self._wanted_ahead
         for number, place in enumerate(places):
             if wanted + ahead <= 0 or (wanted <= 0 and not is_bundle_at(place)):
                 self._candidates.put_back(places[number:])
@@ -578,13 +501,13 @@ class ClaimDispatcher:
         self._candidates.put_last(places[wanted:])
         return places[:wanted]
 
-    async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
+    async def _collapse_and_launch(self, places: list[str], generation: int, last_arrival: int) -> None:
         """Claim the newest message of each candidate's key, for the takers that asked before this search."""
         if self._collapse is None:
             self._collapse = self._new_collapse()
         if not (places := self._collapse.without_gone(places)):
             return
-        splitting = self._collapse.removed
+        removed_before = self._collapse.removed
         try:
             places, duplicates = await self._collapse.choose(places, self._candidates.held.__contains__, generation)
         except ContendedError:
@@ -595,9 +518,9 @@ class ClaimDispatcher:
             self._candidates.relist()
             raise
         finally:
-            self.counts.collapsed += self._collapse.removed - splitting
+            self.counts.collapsed += self._collapse.removed - removed_before
         if places:
-            self._launch(places, generation, duplicates, since)
+            self._launch(places, generation, duplicates, last_arrival)
         else:
             self._candidates.relist()  # all of them are gone, or locked: the listing is out of date
 
@@ -626,7 +549,7 @@ class ClaimDispatcher:
     def _deliver_at_hand(self) -> None:
         """Deliver messages of held bundles to the takers that may have them."""
         for waiter in self._waiters:
-            if not self._held_bundles.at_hand:
+            if not self._held_bundles.at_hand_count:
                 break
             if waiter.generation in (None, self._generation):
                 waiter.assign(self._claim_batches.launched, [*self._held_bundles.next(waiter.missing)])

@@ -25,15 +25,12 @@ from aiozkqueue.zookeeper import Create, CreateAs, ZooKeeperError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import ZooKeeper
     from aiozkqueue.zookeeper.auth import Acl
 
     from .candidate_index import CandidateIndex
     from .releases import Releases
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -51,20 +48,11 @@ class Splitter:
     ``candidates`` receives the places of new parts.
     """
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        committer: GroupCommitter,
-        ids: IdSource,
-        releases: Releases,
-        candidates: CandidateIndex,
-    ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
-        self._committer = committer
-        self._ids = ids
+    def __init__(self, services: ClaimServices, *, releases: Releases, candidates: CandidateIndex) -> None:
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._committer = services.committer
+        self._ids = services.ids
         self._releases = releases
         self._candidates = candidates
         self._splits = 0

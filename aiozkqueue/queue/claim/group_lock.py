@@ -83,13 +83,13 @@ class GroupLock:
         "gone",
         "group",
         "live",
-        "owner",
+        "locked_at",
         "reading",
         "record",
         "rereads",
         "settling",
-        "since",
         "size",
+        "transaction",
         "version",
     )
 
@@ -123,12 +123,12 @@ class GroupLock:
         """Messages that are delivered, or about to be, and not decided; oldest first."""
         self.ahead: deque[Read] = deque()
         """The next messages, read under the lock."""
-        self.owner: object = None
+        self.transaction: object = None
         """The transaction that holds the group and may take more of it; None: a consumer, a listener, or no taker."""
         self.fate: LockFate = LockFate.KEPT
         self.settling: bool = False
         """Whether a write in flight decides all live messages, and the lock."""
-        self.since: int | None = None
+        self.locked_at: int | None = None
         """When the lock was created, ms in ZooKeeper's time; used for the first message."""
         self.reading: bool = False
         self.rereads: int = 0
@@ -154,7 +154,7 @@ class GroupLock:
     ) -> Iterator[tuple[Claim, QueueState | None, Operation]]:
         """Return the lock operations that go with these dispositions; called again for each resend.
 
-        Each has the claim that it is about, and the owner of its refusal (None: the claim).
+        Each has the claim that it is about, and the handler of its refusal (None: the claim).
         """
         if self.gone:
             return

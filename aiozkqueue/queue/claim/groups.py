@@ -16,24 +16,19 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
-from .claimer import Batch, UnreadableError
+from .claimer import ClaimResult, UnreadableError
 from .group_lock import GroupLock, Read
-from .orphan_locks import ReadFailedError, behind_locks
+from .orphan_locks import ReadFailedError, reading_locked_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
     from .claimer import Claimer
     from .releases import Releases
+    from .services import ClaimServices
     from .waiters import Waiter, WaitQueue
 
 log: Final = logging.getLogger(__name__)
@@ -52,30 +47,23 @@ class GroupLocks:
 
     def __init__(
         self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
+        services: ClaimServices,
         *,
         claimer: Claimer,
         candidates: CandidateIndex,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        clock: Clock,
-        server_clock: ServerClock,
-        ids: IdSource,
-        budgets: SessionBudget,
         waiters: WaitQueue,
         releases: Releases,
     ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._committer = services.committer
+        self._tasks = services.tasks
+        self._clock = services.clock
+        self._server_clock = services.server_clock
+        self._ids = services.ids
+        self._budgets = services.budgets
         self._claimer = claimer
         self._candidates = candidates
-        self._committer = committer
-        self._tasks = tasks
-        self._clock = clock
-        self._server_clock = server_clock
-        self._ids = ids
-        self._budgets = budgets
         self._waiters = waiters
         self._releases = releases
         self.held: dict[str, GroupLock] = {}
@@ -108,19 +96,21 @@ class GroupLocks:
             if group_lock.live and self._candidates.lock_id(group_lock.live[0].place) == group_lock.group:
                 group_lock.continue_under(self._state.version)
 
-    def given(self, claims: Iterable[Claim], owner: object) -> None:
-        """Record the owner of assigned claims, and read ahead for a transaction that may take more."""
+    def note_given(self, claims: Iterable[Claim], transaction: object) -> None:
+        """Record the transaction that gets these claims, and read ahead for it: it may take more."""
         for claim in claims:
             if isinstance(claim.group_lock, GroupLock):
-                claim.group_lock.owner = owner
+                claim.group_lock.transaction = transaction
                 self._read_ahead(claim.group_lock)
 
     def next_for(self, waiter: Waiter) -> list[Claim]:
         """Return the claims that a taker may have now, from groups that it holds or that wait for a taker."""
         claims: list[Claim] = []
-        if waiter.owner is not None:
+        if waiter.transaction is not None:
             for group_lock in [
-                group_lock for group_lock in self.held.values() if group_lock.owner is waiter.owner and group_lock.live
+                group_lock
+                for group_lock in self.held.values()
+                if group_lock.transaction is waiter.transaction and group_lock.live
             ]:
                 while (
                     group_lock.ahead
@@ -132,10 +122,12 @@ class GroupLocks:
                 self._read_ahead(group_lock)
         while self._ready and len(claims) < waiter.missing:
             self._show(self._ready.popleft(), claims)
-        self.given(claims, waiter.owner)
+        self.note_given(claims, waiter.transaction)
         return claims
 
-    async def claim(self, places: Sequence[str], groups: Sequence[str], generation: int, check: Operation) -> Batch:
+    async def claim(
+        self, places: Sequence[str], groups: Sequence[str], generation: int, check: Operation
+    ) -> ClaimResult:
         """Lock the groups of these places, or none, and read the oldest message of each. The locks must be reserved.
 
         ``check`` asserts the configuration.
@@ -159,20 +151,20 @@ class GroupLocks:
             )
             for group in groups
         ]
-        sealed: dict[GroupLock, NoAuthError] = {}
-        items = await self._lock(places, group_locks, generation, check, sealed)
+        unreadable: dict[GroupLock, NoAuthError] = {}
+        items = await self._lock(places, group_locks, generation, check, unreadable)
         locked = [group_lock for group_lock in group_locks if group_lock.group in self.held]
         try:
-            await self._read_heads(places, items, group_locks, sealed)
+            await self._read_heads(places, items, group_locks, unreadable)
         except BaseException:
             for group_lock in locked:
                 self._unlock(group_lock)
             raise
         lost = [group_lock.group for group_lock in group_locks if group_lock not in locked]
-        batch = Batch([], [], lost, [group_lock.group for group_lock in sealed])
+        batch = ClaimResult([], [], lost, [group_lock.group for group_lock in unreadable])
         for group_lock in locked:
-            if (unreadable := sealed.get(group_lock)) is not None:
-                self._claimer.log_sealed(f"of the group locked by {group_lock.group}", unreadable)
+            if (denied := unreadable.get(group_lock)) is not None:
+                self._claimer.log_unreadable(f"of the group locked by {group_lock.group}", denied)
                 self._unlock(group_lock, partial(self._set_aside, group_lock))
             elif group_lock.ahead:
                 self._show(group_lock, batch.claims)
@@ -189,11 +181,11 @@ class GroupLocks:
         group_locks: Sequence[GroupLock],
         generation: int,
         check: Operation,
-        sealed: dict[GroupLock, NoAuthError],
+        unreadable: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Create the locks; return the items read under them. A group whose lock was taken away meanwhile is not held.
 
-        ``sealed`` receives the error of each group whose oldest message is unreadable.
+        ``unreadable`` receives the error of each group whose oldest message is unreadable.
         """
         paths = self._state.paths
         nodes: list[Versioned | None] = []
@@ -212,8 +204,8 @@ class GroupLocks:
                     generation,
                 )
             except UnreadableError:
-                with behind_locks():
-                    nodes = await self._read_each(places, group_locks, generation, sealed)
+                with reading_locked_items():
+                    nodes = await self._read_each(places, group_locks, generation, unreadable)
         except ReadFailedError as failure:
             self._claimer.orphan_locks.log_unread(len(group_locks), failure)
             for group_lock in group_locks:
@@ -226,7 +218,7 @@ class GroupLocks:
         for group_lock, lock in zip(group_locks, nodes[1::2], strict=True):
             if lock is not None and lock.data == group_lock.record:
                 self.held[group_lock.group] = group_lock
-                group_lock.since = lock.ctime
+                group_lock.locked_at = lock.ctime
             else:
                 group_lock.budget.free(group_lock.size)
         return nodes[::2]
@@ -236,7 +228,7 @@ class GroupLocks:
         places: Sequence[str],
         group_locks: Sequence[GroupLock],
         generation: int,
-        sealed: dict[GroupLock, NoAuthError],
+        unreadable: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Read the oldest message of each group separately, then its lock; of an unreadable one, only the lock."""
         path_of = self._state.paths.at
@@ -246,7 +238,7 @@ class GroupLocks:
             group_locks, await read_separately(self._zookeeper, pairs, generation=generation), strict=True
         ):
             if isinstance(pair, NoAuthError):
-                sealed[group_lock] = pair
+                unreadable[group_lock] = pair
                 nodes += (None, *await self._zookeeper.read_versioned([group_lock.lock], generation=generation))
             else:
                 nodes += pair
@@ -257,13 +249,13 @@ class GroupLocks:
         places: Sequence[str],
         items: Sequence[Versioned | None],
         group_locks: Sequence[GroupLock],
-        sealed: dict[GroupLock, NoAuthError],
+        unreadable: dict[GroupLock, NoAuthError],
     ) -> None:
         """Store the messages read with the locks; if the oldest one was consumed, read the next ones."""
         heads: list[tuple[str, Versioned, GroupLock]] = []
         consumed: list[GroupLock] = []
         for place, item, group_lock in zip(places, items, group_locks, strict=True):
-            if group_lock.group not in self.held or group_lock in sealed:
+            if group_lock.group not in self.held or group_lock in unreadable:
                 continue
             if item is None:
                 self._gone(place)
@@ -281,27 +273,27 @@ class GroupLocks:
                 answers = await read_separately(self._zookeeper, each, generation=generation)
                 for (_, _, group_lock), answer in zip(heads, answers, strict=True):
                     if isinstance(answer, NoAuthError):
-                        sealed[group_lock] = answer
+                        unreadable[group_lock] = answer
                     metas.append(None if isinstance(answer, NoAuthError) else answer[0])
             for (place, item, group_lock), meta in zip(heads, metas, strict=True):
-                if group_lock not in sealed:
+                if group_lock not in unreadable:
                     group_lock.ahead.append(self._examined(group_lock, place, item, meta))
-        await asyncio.gather(*(self._read_next(group_lock, sealed) for group_lock in consumed))
+        await asyncio.gather(*(self._read_next(group_lock, unreadable) for group_lock in consumed))
 
-    async def _read_next(self, group_lock: GroupLock, sealed: dict[GroupLock, NoAuthError]) -> None:
+    async def _read_next(self, group_lock: GroupLock, unreadable: dict[GroupLock, NoAuthError]) -> None:
         """Read the messages after those that were consumed."""
         try:
             await self._read(group_lock)
         except NoAuthError as error:
-            sealed[group_lock] = error
+            unreadable[group_lock] = error
         except UnreadableError as error:
-            sealed[group_lock] = error.error
+            unreadable[group_lock] = error.error
 
     # -- called by group locks
 
     def keeps(self, group_lock: GroupLock) -> bool:
         """See `GroupLockOwner`."""
-        if not self._current(group_lock) or (group_lock.owner is not None and self._waiters.empty):
+        if not self._current(group_lock) or (group_lock.transaction is not None and self._waiters.empty):
             return False
         if not self._candidates.alone and self._clock.monotonic() - group_lock.begun > LONGEST:
             return False
@@ -316,7 +308,7 @@ class GroupLocks:
         self._candidates.wakeup.set()
         if group_lock.live:
             return
-        group_lock.owner = None
+        group_lock.transaction = None
         if not self._current(group_lock) or (not group_lock.ahead and not self._has_more(group_lock)):
             self._release_unseen(group_lock)
         elif group_lock.ahead:
@@ -481,14 +473,14 @@ class GroupLocks:
 
     def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
         state, message_id = self._state, id_at(place)
-        path, owner = state.paths.at(place), self._ids.client
+        path, client = state.paths.at(place), self._ids.client
         claim = Claim(
             state,
             place,
             message_id,
             path,
             group_lock.lock,
-            owner,
+            client,
             group_lock.generation,
             group_lock.budget,
             0,
@@ -496,10 +488,10 @@ class GroupLocks:
         )
         self._claimer.expect(len(item.data))
         disposition = self._claimer.examine(claim, item, meta)
-        claim.since = group_lock.since if group_lock.since is not None else self._server_clock.now()
-        if group_lock.since is not None and claim.fields is not None and disposition is None:
-            disposition = self._claimer.examine_name(claim, group_lock.since)
-        group_lock.since = None  # later messages are checked when they are delivered
+        claim.claimed_at = group_lock.locked_at if group_lock.locked_at is not None else self._server_clock.now()
+        if group_lock.locked_at is not None and claim.fields is not None and disposition is None:
+            disposition = self._claimer.examine_name(claim, group_lock.locked_at)
+        group_lock.locked_at = None  # later messages are checked when they are delivered
         return Read(claim, disposition)
 
     def _gone(self, place: str) -> None:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.queue.candidates.batches import Locks
-from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching
+from aiozkqueue.queue.candidates.collectors import Earliest, Matching, ShareCollector
 from aiozkqueue.zookeeper import Collector, NoNodeError
 
 from .claimer import ReopenError
@@ -84,7 +84,7 @@ class LaneReader:
         ordered: bool,
         revision: Revision,
         generation: int,
-    ) -> tuple[Dealt, Strings]:
+    ) -> tuple[ShareCollector, Strings]:
         """List a lane and the locks; return the items that this consumer may take, and the locks.
 
         With ``ordered``, the items of the lane are taken in their order.
@@ -92,7 +92,7 @@ class LaneReader:
         Raises: ReopenError: the queue has changed, so there may be new lanes, or new kinds of items.
         """
         paths = self._state.paths
-        items: asyncio.Future[Dealt | Earliest | Matching] = asyncio.ensure_future(
+        items: asyncio.Future[ShareCollector | Earliest | Matching] = asyncio.ensure_future(
             self._list(paths.at(lane), self._collector(backlog, lane, batch_visibility, ordered=ordered), generation)
         )
         if batch_visibility is not None:
@@ -106,7 +106,7 @@ class LaneReader:
         _require_revision(queue, revision)
         if not self._warned:
             self._warned = _warn_of_length(self._state.name, lane, listed.size, self._zookeeper.max_request)
-        if isinstance(listed, Dealt):
+        if isinstance(listed, ShareCollector):
             return listed, locks.values
         if batch_visibility is not None:
             batch_visibility.begin_listing(locks.staged)
@@ -123,15 +123,15 @@ class LaneReader:
 
     def _collector(
         self, backlog: Backlog, lane: str, batch_visibility: BatchVisibility | None, *, ordered: bool
-    ) -> Callable[[], Dealt | Earliest | Matching]:
+    ) -> Callable[[], ShareCollector | Earliest | Matching]:
         """Return the collector for the listing of a lane: of candidates, or of names that `_examine` must see first."""
         accepts, dialect = self._state.snapshot.accepts, self._state.dialect
         if ordered:
             passes = accepts if dialect is None else dialect.is_item
-            return partial(backlog.sort, passes, limited=batch_visibility is None)
+            return partial(backlog.ordered_collector, passes, limited=batch_visibility is None)
         if self._selector is not None or batch_visibility is not None:
             return partial(Matching, accepts)
-        return partial(backlog.deal, lane, accepts)
+        return partial(backlog.share_collector, lane, accepts)
 
     async def _examine(
         self,
@@ -140,15 +140,15 @@ class LaneReader:
         listed: Earliest | Matching,
         batch_visibility: BatchVisibility | None,
         generation: int,
-    ) -> Dealt:
-        """Deal out the names of a listing that this consumer takes. Other tasks run between two parts of it.
+    ) -> ShareCollector:
+        """Collect the names of a listing that this consumer takes. Other tasks run between two parts of it.
 
         All that they report until the listing is stored counts as reported while it was running.
         """
         selector = self._selector
         if selector is not None:
             selector.begin_listing()
-        dealt = backlog.deal(lane, ordered=isinstance(listed, Earliest))
+        shares = backlog.share_collector(lane, ordered=isinstance(listed, Earliest))
         names = listed.in_order() if isinstance(listed, Earliest) else iter(listed.names)
         while part := list(islice(names, EXAMINED)):
             if self._state.dialect is not None:
@@ -157,9 +157,9 @@ class LaneReader:
                 part = await selector.of_listing(part, generation)
             if batch_visibility is not None:
                 part = batch_visibility.of_listing(part)
-            dealt.take(backlog.digest(part))
+            shares.take(backlog.candidates_among(part))
             await asyncio.sleep(0)
-        return dealt
+        return shares
 
 
 def _require_revision(queue: Stat | None, revision: Revision) -> None:

@@ -26,13 +26,9 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.commit.orphan_locks import LockRef
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import ZooKeeper
+
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -54,7 +50,7 @@ class ReadFailedError(Exception):
 
 
 @contextmanager
-def behind_locks() -> Iterator[None]:
+def reading_locked_items() -> Iterator[None]:
     """Distinguish a failed read of locked items from other errors.
 
     Raises: ReadFailedError: the locks exist, and the read failed. SessionExpiredError, ClientClosedError, NoAuthError:
@@ -71,28 +67,18 @@ def behind_locks() -> Iterator[None]:
 class OrphanLocks:
     """Removes the locks of items that one session has locked on one queue and cannot deliver."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        zookeeper: ZooKeeper,
-        *,
-        committer: GroupCommitter,
-        tasks: TaskOwner,
-        ids: IdSource,
-        budgets: SessionBudget,
-        size: int,
-    ) -> None:
-        self._state = state
-        self._zookeeper = zookeeper
-        self._committer = committer
-        self._tasks = tasks
-        self._ids = ids
-        self._budgets = budgets
+    def __init__(self, services: ClaimServices, size: int) -> None:
+        self._state = services.state
+        self._zookeeper = services.zookeeper
+        self._committer = services.committer
+        self._tasks = services.tasks
+        self._ids = services.ids
+        self._budgets = services.budgets
         self._size = size  # the share of the session's budget that one lock uses
         self._unlocking: dict[str, AtomicWrite] = {}  # by message id, of items that were gone
         self._checking = False
 
-    def remove_sealed(self, lock: LockRef, generation: int) -> None:
+    def remove_unreadable(self, lock: LockRef, generation: int) -> None:
         """Remove the lock of an item that this user may not read: others may take it."""
         self._remove(lock, generation, wakeup=self._state.paths.items)
 

@@ -111,7 +111,7 @@ class Prefetcher:
     def abandon(self) -> asyncio.Future[None] | None:
         """Release the ready claims and cancel all requests; the future is done when the locks are gone."""
         for waiter in self._waiters:  # this also retrieves the exception of a failed one
-            self._dispatcher.give_up(waiter)
+            self._dispatcher.cancel_request(waiter)
         self._waiters.clear()
         if self._runtime.closed:
             return None
@@ -133,7 +133,7 @@ class Prefetcher:
         while self._asked > window and not (self._waiters[-1].count or self._waiters[-1].over):
             waiter = self._waiters.pop()
             self._asked -= waiter.limit
-            self._dispatcher.give_up(waiter)
+            self._dispatcher.cancel_request(waiter)
 
     def _window(self) -> int:
         horizon = self._runtime.clock.monotonic() - PACE

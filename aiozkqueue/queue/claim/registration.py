@@ -30,10 +30,9 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.layout import Condition, QueuePaths
-    from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import ZooKeeper
+    from aiozkqueue.layout import Condition
+
+    from .services import ClaimServices
 
 
 log: Final = logging.getLogger(__name__)
@@ -50,23 +49,13 @@ def this_process() -> bytes:
 class Registration:
     """One session's entry, created again in each ZooKeeper session. ``about`` is its data."""
 
-    def __init__(
-        self,
-        zookeeper: ZooKeeper,
-        paths: QueuePaths,
-        client: str,
-        *,
-        about: bytes,
-        budgets: SessionBudget,
-        clock: ServerClock,
-        condition: Condition | None = None,
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._paths = paths
-        self._client = client
-        self._about = about
-        self._budgets = budgets
-        self._clock = clock
+    def __init__(self, services: ClaimServices, condition: Condition | None = None) -> None:
+        self._zookeeper = services.zookeeper
+        self._paths = services.state.paths
+        self._client = services.ids.client
+        self._about = services.about
+        self._budgets = services.budgets
+        self._clock = services.server_clock
         self._class = "" if condition is None else f"-f{condition_digest(condition)}"
         self.generation: int = 0
         """The ZooKeeper session with an entry; 0: none."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.queue.commit.dispositions import RELEASE
-from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.log_context import about
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.errors import QueueError
-    from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import Clock, Timer
 
     from .bundles import HeldBundles
     from .candidate_index import CandidateIndex
+    from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
 
@@ -32,18 +30,10 @@ log: Final = logging.getLogger(__name__)
 class Releases:
     """Releases claims as if they had never been made, and counts the releases that are in flight."""
 
-    def __init__(
-        self,
-        state: QueueState,
-        *,
-        committer: GroupCommitter,
-        ids: IdSource,
-        candidates: CandidateIndex,
-        held_bundles: HeldBundles,
-    ) -> None:
-        self._state = state
-        self._committer = committer
-        self._ids = ids
+    def __init__(self, services: ClaimServices, *, candidates: CandidateIndex, held_bundles: HeldBundles) -> None:
+        self._state = services.state
+        self._committer = services.committer
+        self._ids = services.ids
         self._candidates = candidates
         self._held_bundles = held_bundles
         self._in_flight: set[AtomicWrite] = set()
@@ -132,7 +122,7 @@ class DelayedReleases:
         """Whether a claim is kept."""
         return bool(self._timers)
 
-    def keep(self, claim: Claim, delay: float) -> None:
+    def release_later(self, claim: Claim, delay: float) -> None:
         """Hold a claim for another ``delay`` seconds."""
         claim.delivered = claim.recorded = False
         self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))

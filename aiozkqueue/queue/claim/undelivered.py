@@ -17,9 +17,9 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
-from aiozkqueue.queue.commit.dispositions import ASIDE, RELEASE, Disposition
-from aiozkqueue.queue.commit.held import EndClaims
-from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, RELEASE, Disposition
+from aiozkqueue.queue.commit.end_claims import EndClaims
+from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.log_context import about
 
@@ -70,8 +70,8 @@ def _on_settled(claim: Claim, release: Callable[[Disposition], None], settled: A
         )
     elif not isinstance(error, ClaimLostError):
         text = "queue %s: message %s cannot be removed, and is not retried for %d s: %s"
-        log.error(text, claim.state.name, claim.id, ASIDE, error, extra=context)
-        release(Disposition("release", delay=ASIDE))
+        log.error(text, claim.state.name, claim.id, LONGEST_SKIP, error, extra=context)
+        release(Disposition("release", delay=LONGEST_SKIP))
     elif claim.group_lock is not None:
         claim.group_lock.lose()
     else:

@@ -41,7 +41,7 @@ class Waiter:
         "generation",
         "late",
         "limit",
-        "owner",
+        "transaction",
     )
 
     def __init__(  # noqa: PLR0917 - one is made for every take
@@ -52,14 +52,14 @@ class Waiter:
         blocking: bool,  # noqa: FBT001 - keywords would cost every take
         due: float,
         future: asyncio.Future[list[Claim]],
-        owner: object,
+        transaction: object,
     ) -> None:
-        self.owner: object = owner
+        self.transaction: object = transaction
         """The transaction that takes, which may hold several messages of a group; None: a consumer or listener."""
         self.limit: int = limit
         """The most claims that it takes."""
         self.generation: int | None = generation
-        """The ZooKeeper session of the claims that its owner holds; None: it holds none, and any session will do."""
+        """The ZooKeeper session of the claims that its transaction holds; None: it holds none, so any will do."""
         self.blocking: bool = blocking
         """Whether it waits for new messages. If not, it takes those that are available now, which may be none."""
         self.due: float = due
@@ -132,11 +132,11 @@ class WaitQueue:
         """Iterate over the takers that still wait."""
         return (waiter for waiter in self._waiters if not waiter.future.done())
 
-    def add(self, limit: int, timeout: float | None, generation: int | None, owner: object) -> Waiter:
+    def add(self, limit: int, timeout: float | None, generation: int | None, transaction: object) -> Waiter:
         """Add a taker, which gets an empty answer after ``timeout`` seconds (None: no limit; 0: after one search)."""
         self.arrivals += 1
         due = self._clock.monotonic() + timeout if timeout else math.inf
-        waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
+        waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), transaction)
         self._waiters.append(waiter)
         if limit > self._largest:  # noqa: PLR1730 - for each take: a call costs five times as much
             self._largest = limit
@@ -201,13 +201,13 @@ class WaitQueue:
         in_flight: set[int],
         claims: list[Claim],
         generation: int,
-        since: int | None,
-        given: Callable[[list[Claim], object], None] | None,
+        last_arrival: int | None,
+        note_given: Callable[[list[Claim], object], None] | None,
     ) -> list[Claim]:
         """Assign the claims of a batch to the waiting takers; return those that no taker wants.
 
         ``in_flight`` are the batches that a taker with too few claims then waits for. Takers that arrived after
-        ``since`` get none (None: no limit). ``given`` is called with each part and its owner.
+        ``last_arrival`` get none (None: no limit). ``note_given`` is called with each part and its transaction.
         """
         start = 0
         while start < len(claims) and self._waiters:
@@ -217,7 +217,7 @@ class WaitQueue:
             if waiter.future.done():
                 self._waiters.popleft()
                 continue
-            if since is not None and waiter.arrival > since:
+            if last_arrival is not None and waiter.arrival > last_arrival:
                 break
             if waiter.generation is not None and waiter.generation != generation:
                 self._waiters.popleft()
@@ -225,8 +225,8 @@ class WaitQueue:
                 continue
             part = claims[start : start + waiter.limit - waiter.count]
             start += len(part)
-            if given is not None:
-                given(part, waiter.owner)
+            if note_given is not None:
+                note_given(part, waiter.transaction)
             if len(part) == waiter.limit:
                 self._waiters.popleft()
                 waiter.future.set_result(part)
@@ -234,7 +234,7 @@ class WaitQueue:
             if waiter.awaited is None:
                 waiter.awaited = set(in_flight)
             waiter.assign(number, part)
-            if not waiter.missing or since is not None:  # later batches may hold newer messages of the same keys
+            if not waiter.missing or last_arrival is not None:  # later batches may hold newer messages of the same keys
                 self._waiters.popleft()
                 self.answer(waiter)
         return claims[start:]
@@ -270,10 +270,10 @@ class WaitQueue:
             waiter.answer()
             self._wakeup.set()
 
-    def answer_nonblocking(self, since: int) -> None:
+    def answer_nonblocking(self, last_arrival: int) -> None:
         """Answer the takers that do not wait, if they arrived before a search that found nothing."""
         for waiter in self._waiters:
-            if not waiter.blocking and waiter.arrival <= since:
+            if not waiter.blocking and waiter.arrival <= last_arrival:
                 self.answer(waiter)
         if len(self._waiters) > ANSWERED_KEPT:  # answered takers pile up behind one that waits for long
             self._waiters = deque(self)

@@ -1,1 +1,21 @@
-"""All-or-nothing writes, each applied exactly once."""
+"""All-or-nothing writes, each applied exactly once.
+
+An `AtomicWrite` consists of *parts*: each adds its operations, handles their refusals, and learns the outcome.
+
+``group_commit``       the committer: several writes in one multi; ``unsent`` has the writes that wait for it
+``slot``               sends a multi until it is known whether it was applied
+``write``              `AtomicWrite`, `Part`, and `Composition`: the operations of one multi with their handlers
+``repairs`` ``refusals`` ``failures``   after a refusal: repair and send again, its further victims, and the errors
+
+The parts:
+
+``create_items``       puts; ``put`` is one of them, ``put_plan`` its additions, and ``bundle_puts`` stores many in one
+``end_claims`` ``release_claims``   the ends of claims, in a commit and after a failure; ``bundles`` for bundles
+``dispositions``       how a claim ends, and with which operations
+``attempts`` ``orphan_locks``   the record of an attempt, and the removal of a lock
+``alterations`` ``conditional`` ``transfer`` ``register``   changes that apply only to the data just read
+``unclaimed``          the items that such changes read without a claim
+``capacity`` ``history`` ``unique_keys`` ``foreign``   features of the queue
+
+``runtime`` is the interface of a session, ``handle`` is a queue in it, and ``meter`` counts.
+"""

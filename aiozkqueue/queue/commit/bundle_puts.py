@@ -105,7 +105,7 @@ class BundledPuts:
                 prefix = bundle_prefix(self._ids.next(), ids[start:end], batch)
                 data = encode_bundle(ids[start:end], bodies[start:end])
                 self._create(composition, prefix, data, state, _StoredPuts(members, range(start, end)))
-                composition.count(state, end - start - 1, [write for write, _ in _distinct(members[start:end])])
+                composition.count_bundled(state, end - start - 1, [write for write, _ in _distinct(members[start:end])])
 
     def note_sequences(self, results: Sequence[Result]) -> None:
         """Note the sequence numbers of the new znodes."""

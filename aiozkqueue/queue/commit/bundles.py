@@ -33,7 +33,7 @@ log: Final = logging.getLogger(__name__)
 def end_bundled(
     claim: BundledClaim, disposition: Disposition, due: int | None, composition: Composition
 ) -> Iterator[tuple[RefusalHandler | None, Operation]]:
-    """Record the end of one message in its bundle; return the other operations of the end, each with its owner.
+    """Record the end of one message in its bundle; return the other operations of the end, each with its handler.
 
     ``due`` is when the message is redelivered, ms in ZooKeeper's time; None: immediately.
     """
@@ -66,7 +66,7 @@ def _leave(
     record = _undelivered(claim, due)
     if claim.delivered:
         record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
-    composition.count(claim.state, -1)
+    composition.count_bundled(claim.state, -1)
     for operation in as_single_item(claim, record, disposition.rewrite):
         yield claim.state, operation
     if due is not None:
@@ -121,18 +121,18 @@ class ReturnUndelivered(Part):
         hold = self._hold
         if hold.gone or not self._claims:
             return
-        composition.join(hold, self)
+        composition.continue_chain(hold, self)
         self._whole = hold.untouched and len(self._claims) == hold.count
         if self._whole:
             hold.unlock()
             if self._wakes:  # a watch on items misses the removal of a lock
-                composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
+                composition.operations.extend(hold.state.wakeup_operations(hold.state.paths.items, hold.claim_id))
             return
         composition.operations += hold.guard()
         for claim in self._claims:
             composition.operations += as_single_item(claim, _undelivered(claim))
             hold.end(claim.position)
-        composition.count(hold.state, -len(self._claims))
+        composition.count_bundled(hold.state, -len(self._claims))
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Give up a hold that is lost; keep one whose messages ZooKeeper does not let this user store."""
@@ -157,7 +157,7 @@ class ReturnUndelivered(Part):
             self._return()
         return None
 
-    def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
+    def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:
         """Keep the messages at hand."""
         self._return()
         raise error

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-#: Maximum seconds for which a message that cannot be removed is left alone.
-ASIDE = 3600.0
+#: Maximum seconds for which a message that cannot be removed is skipped.
+LONGEST_SKIP = 3600.0
 #: The field of a dead letter's header that holds the item's name in another program's queue.
 FOREIGN_NAME = "name"
 
@@ -63,7 +63,7 @@ def create_dead_letter(claim: Claim, reason: str, moment: int) -> Operation:
     header = dead_header(claim, reason, moment)
     if claim.state.dialect is not None:
         header = replace(header, unknown={FOREIGN_NAME: claim.name})
-    return Create(claim.state.dead(claim.name, claim.version, claim.created), encode(claim.body, header))
+    return Create(claim.state.dead_letter_path(claim.name, claim.version, claim.created), encode(claim.body, header))
 
 
 def dead_header(claim: Claim, reason: str, moment: int) -> Header:
@@ -124,9 +124,9 @@ def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
     )
 
 
-def aside(attempt: int) -> float:
+def obstructed_delay(attempt: int) -> float:
     """Return the seconds before a message that could not be removed is redelivered, by its number of attempts."""
-    return min(ASIDE, 8.0 ** min(attempt - 1, 10))
+    return min(LONGEST_SKIP, 8.0 ** min(attempt - 1, 10))
 
 
 def exhausted(claim: Claim, error: str | None) -> Disposition:

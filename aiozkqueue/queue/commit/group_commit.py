@@ -146,8 +146,10 @@ class _PendingMulti:
         handler, first = self.composition.handler_of(index, start) or (atomic_write.part, start)
         return atomic_write.handler_at(handler, index - first)
 
-    def alike(self, index: int, error: ZooKeeperError) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
-        """Return the writes that the cause of a refusal concerns: the first such operation of each, and its handler.
+    def writes_concerned(
+        self, index: int, error: ZooKeeperError
+    ) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
+        """Return the writes that the cause of a refusal concerns, each with its handler and its first such operation.
 
         All writes are separate.
         """
@@ -155,7 +157,7 @@ class _PendingMulti:
         concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
-            own = [(member, self.with_likely(each, error))]
+            own = [(member, self.handler_with_likely(each, error))]
             members = handler.handlers() if isinstance(handler, SharedOps) else own
             for its_member, its_handler in members:
                 concerned.setdefault(its_member, (its_handler, operations[each]))
@@ -165,7 +167,7 @@ class _PendingMulti:
         """Return the queues whose checks follow the one at this index, with these checks."""
         return list(zip(self.queues[index + 1 :], self.composition.operations[index + 1 :], strict=False))
 
-    def with_likely(self, index: int, error: ZooKeeperError) -> RefusalHandler:
+    def handler_with_likely(self, index: int, error: ZooKeeperError) -> RefusalHandler:
         """Return the handler of a refusal, which also repairs the operations of the write that are likely refused."""
         member, (_, handler) = bisect.bisect_right(self.starts, index) - 1, self.refused_by(index)
         operations = self.composition.operations[: [*self.starts, self.shared][member + 1]]
@@ -468,14 +470,14 @@ class GroupCommitter:
         index, error = refusal.index, refusal.error
         operation = pending.composition.operations[index]
         for each, start, end in zip(pending.writes, pending.starts, [*pending.starts[1:], pending.shared], strict=True):
-            each.operations = end - start
+            each.operation_count = end - start
         _separate(batch)
         if index < len(pending.queues):
             further = pending.checks_after(index) if isinstance(error, BadVersionError) else ()
             self._reopen(batch, pending.queues[index], operation, error, further)
             return
         member, handler = pending.refused_by(index)
-        alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
+        concerned = {} if isinstance(handler, SharedOps) else pending.writes_concerned(index, error)
         if missing := pending.lanes_missing_from(index, error):
             (state, _), *further = missing
             self._reopen(batch, state, operation, error, further)
@@ -483,11 +485,11 @@ class GroupCommitter:
             for member, its_handler in handler.handlers():
                 if member in batch:
                     self._repairs.begin(batch, member, its_handler, operation, error)
-        elif len(alike) > 1:
-            for concerned, (its_handler, its_operation) in alike.items():
-                self._repairs.begin(batch, concerned, its_handler, its_operation, error)
+        elif len(concerned) > 1:
+            for each, (its_handler, its_operation) in concerned.items():
+                self._repairs.begin(batch, each, its_handler, its_operation, error)
         else:
-            self._answer_refusal(batch, member, alike[member][0], operation, error)
+            self._answer_refusal(batch, member, concerned[member][0], operation, error)
 
     def _reopen(
         self,
@@ -541,7 +543,7 @@ class GroupCommitter:
             _separate(batch)
             for atomic_write in list(batch):
                 error = undecidable(atomic_write.transaction_id, "its commit slot has been collected")
-                self._repairs.retreat(batch, atomic_write, error)
+                self._repairs.reduce(batch, atomic_write, error)
         batch.clear()
 
     def _allow_bundles(self, pending: _PendingMulti) -> None:
@@ -573,7 +575,7 @@ class GroupCommitter:
             return
         for atomic_write in list(batch):
             why = NotCommittedError(f"transaction {atomic_write.transaction_id}: {error}; nothing was applied")
-            self._repairs.retreat(batch, atomic_write, why)
+            self._repairs.reduce(batch, atomic_write, why)
 
     def _split(self, batch: list[AtomicWrite], error: RequestTooLargeError) -> None:
         """Send the first write of a group that turned out too large alone; reduce or fail a single one."""
@@ -583,7 +585,7 @@ class GroupCommitter:
             return
         (atomic_write,) = batch
         too_large = TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
-        self._repairs.retreat(batch, atomic_write, too_large)
+        self._repairs.reduce(batch, atomic_write, too_large)
 
 
 def _separate(batch: list[AtomicWrite]) -> None:

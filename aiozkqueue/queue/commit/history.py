@@ -65,7 +65,7 @@ class HistoryHook:
             ended=moment(),
             outcome=outcome,
             put=header.put_at(claim.created),
-            claimed=claim.since,
+            claimed=claim.claimed_at,
             attempts=claim.attempts_made,
             client=self._client,
             host=self._host,

@@ -115,8 +115,8 @@ class Meter:
             figures.failing += claim.attempt >= MANY_ATTEMPTS
         if claim.delivered_at is not None:
             figures.handling.observe(self._monotonic() - claim.delivered_at)
-        if claim.attempt == 1 and claim.since is not None:
-            figures.wait.observe(max(0, claim.since - _ready_at(claim)) / 1000)
+        if claim.attempt == 1 and claim.claimed_at is not None:
+            figures.wait.observe(max(0, claim.claimed_at - _ready_at(claim)) / 1000)
 
     def decided(self, outcome: Outcome) -> None:
         """Count the outcome of a transaction or delivery."""

@@ -1,84 +1,23 @@
-"""Writes about our own locks: the record of an attempt before delivery, and the removal of an orphan lock."""
+"""The removal of an orphan lock: one of our own locks, without an item that can be delivered."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
-from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
 from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import (
-    BadVersionError,
-    Check,
-    Create,
-    Delete,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    SetData,
-    ZooKeeperError,
-)
+from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, SetData, ZooKeeperError
 
-from .dispositions import refusal_of, write_meta
 from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result
 
     from .meter import Meter
     from .write import Composition
-
-
-class CountAttempt(Part):
-    """The record of an attempt at a message, written before its delivery."""
-
-    __slots__ = ("_claim", "chains", "generation")
-
-    def __init__(self, claim: Claim) -> None:
-        super().__init__(2 * OPERATION_WEIGHT)
-        self.chains = bundles_of((claim,))
-        self.generation = claim.generation
-        self._claim = claim
-
-    def compose(self, composition: Composition) -> None:
-        """Check that the item is still ours, and count the attempt."""
-        claim, sent = self._claim, composition.operations
-        if isinstance(claim, BundledClaim):
-            composition.join(claim.bundle, self)
-            if not claim.recorded:  # else an attempt was counted before, and the message was not delivered
-                claim.bundle.count_attempt(claim.position, claim.attempts + 1)
-            return
-        record = AttemptRecord(claim.attempts + 1, claim.id, claim.error, retries=claim.retries)
-        sent += [Check(claim.path, claim.version)] if claim.group_lock is None else claim.group_lock.checks(claim)
-        sent.append(write_meta(claim, record))
-
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Raise the loss of the claim, or the reason why its attempts cannot be counted."""
-        claim = self._claim
-        if isinstance(claim, BundledClaim) and isinstance(error, NoNodeError | BadVersionError):
-            claim.bundle.lose()
-        if isinstance(error, NoNodeError) and isinstance(operation, Create):
-            return claim.state.repair(operation, error)  # the parent of the records is missing
-        if isinstance(error, NodeExistsError):
-            raise ClaimLostError(
-                f"message {claim.id} of queue {claim.state.name!r}: another client has counted an attempt at it in "
-                "the meantime"
-            )
-        raise refusal_of(claim, operation, error)
-
-    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
-        """Update the claim's count."""
-        claim = self._claim
-        if claim.recorded:
-            return
-        claim.attempts += 1
-        claim.recorded = True
-        claim.meta_version = 0 if claim.meta_version is None else claim.meta_version + 1
 
 
 #: A version that no znode reaches: it would take 2^31 writes.
@@ -148,7 +87,9 @@ class RemoveOrphanLock(Part):
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
-            forced_version = await self._state.unforced(lock.path, lambda node: node.data == lock.record, generation)
+            forced_version = await self._state.read_forced_version(
+                lock.path, lambda node: node.data == lock.record, generation
+            )
         except ZooKeeperError:
             self._gone()  # it is gone with the session, or its state cannot be known here
             raise

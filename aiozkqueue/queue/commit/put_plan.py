@@ -2,10 +2,10 @@
 
 A put without options has no plan, and only pays for the check. Each feature with a part in a put contributes to the
 plan: a `Place` is the parent and name of the item; a `PutHook` is one operation that is applied exactly if the create
-is, and handles its own refusal. (For operations attached to the *end* of a message see `attached`.)
+is, and handles its own refusal. (For operations attached to the *end* of a message see `state.hooks.EndHook`.)
 
-The put's options make its plan when it is prepared (`aiozkqueue.queue.put.prepare`). ``QueueState.transform_put`` adds
-the parts that depend on the queue's configuration when the put is sent, because only then the queue is open.
+The put's options make its plan when it is prepared (`aiozkqueue.queue.put.prepare`). `QueueSnapshot.transform_put`
+adds the parts that depend on the queue's configuration when the put is sent, because only then the queue is open.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Place(Protocol):
 class PutPlan:
     """The additions of one put to its create."""
 
-    attached_ops: tuple[PutHook, ...] = ()
+    hooks: tuple[PutHook, ...] = ()
     """Operations applied in this order before the create."""
     place: Place | None = None
     """The place; None: the next lane in rotation."""
@@ -94,23 +94,23 @@ class PutPlan:
     @property
     def dropped(self) -> bool:
         """Whether a hook has dropped the put."""
-        return any(attached_op.dropped for attached_op in self.attached_ops)
+        return any(hook.dropped for hook in self.hooks)
 
-    def joined(self, other: Self | None) -> Self:
+    def joined_with(self, other: Self | None) -> Self:
         """Return the union of two plans; the other's place takes precedence."""
         if other is None:
             return self
-        return replace(self, attached_ops=(*self.attached_ops, *other.attached_ops), place=other.place or self.place)
+        return replace(self, hooks=(*self.hooks, *other.hooks), place=other.place or self.place)
 
     @property
     def weight(self) -> int:
         """The approximate size of the hooks' operations in a multi, in bytes."""
-        return sum(attached_op.weight for attached_op in self.attached_ops)
+        return sum(hook.weight for hook in self.hooks)
 
     @property
     def ready(self) -> bool:
         """Whether the put can be sent."""
-        return (self.place is None or self.place.ready) and all(attached_op.ready for attached_op in self.attached_ops)
+        return (self.place is None or self.place.ready) and all(hook.ready for hook in self.hooks)
 
     @property
     def needs_time(self) -> bool:
@@ -119,17 +119,17 @@ class PutPlan:
 
     async def prepare(self) -> None:
         """Obtain the data that the put needs before it is sent."""
-        for attached_op in self.attached_ops:
-            if not attached_op.ready:
-                await attached_op.prepare()
+        for hook in self.hooks:
+            if not hook.ready:
+                await hook.prepare()
         if self.place is not None and not self.place.ready:
             await self.place.prepare()
 
 
-def join(plans: Iterable[PutPlan | None]) -> PutPlan | None:
+def join_plans(plans: Iterable[PutPlan | None]) -> PutPlan | None:
     """Return the union of the given plans; None for a put without a plan."""
-    joined: PutPlan | None = None
+    union: PutPlan | None = None
     for plan in plans:
         if plan is not None:
-            joined = plan if joined is None else joined.joined(plan)
-    return joined
+            union = plan if union is None else union.joined_with(plan)
+    return union

@@ -72,18 +72,18 @@ class Repairs:
     ) -> None:
         """Take a refused write out of its batch; send it again, or repair it first, or fail it, as its handler decides.
 
-        After too many refusals it must retreat; see `MAX_REPAIRS`.
+        After too many refusals it must be reduced; see `MAX_REPAIRS`.
         """
         member.part.repairs += 1
-        if member.part.repairs > (most := max(MAX_REPAIRS, member.operations)):
+        if member.part.repairs > (most := max(MAX_REPAIRS, member.operation_count)):
             msg = f"transaction {member.transaction_id}: refused {most} times; last error: {error}"
-            self.retreat(batch, member, NotCommittedError(msg))
+            self.reduce(batch, member, NotCommittedError(msg))
         else:
             self._take_out(batch, member, partial(handler.repair, operation, error))
 
-    def retreat(self, batch: list[AtomicWrite], member: AtomicWrite, error: QueueError) -> None:
+    def reduce(self, batch: list[AtomicWrite], member: AtomicWrite, error: QueueError) -> None:
         """Take a write out of its batch that would be refused again; reduce it, or fail it with this error."""
-        self._take_out(batch, member, partial(member.part.retreat, error))
+        self._take_out(batch, member, partial(member.part.reduce, error))
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:
         """End the repair of a write; return False if it is not being repaired."""

@@ -144,7 +144,7 @@ class Slot:
                     return Sent(MultiFate.APPLIED)
                 raise
             else:
-                self._moved_on(results[0], sent)
+                self._note_version(results[0], sent)
                 return Sent(MultiFate.APPLIED, results[1:] if wanted is None else None)
             if over:
                 return Sent(await self._read_verdict(multi[0], generation) if in_doubt else MultiFate.NOT_APPLIED)
@@ -155,7 +155,7 @@ class Slot:
     ) -> MultiFate:
         """Return the fate of a refused multi. Raises: RefusedError."""
         if refusal.index == 0:
-            return await self._refused(stamp, refusal.error, in_doubt=in_doubt)
+            return await self._fate_of_refused_stamp(stamp, refusal.error, in_doubt=in_doubt)
         if in_doubt and await self._seal(stamp, generation) is MultiFate.APPLIED:
             return MultiFate.APPLIED
         raise RefusedError(refusal.index - 1, refusal.error) from refusal
@@ -171,21 +171,21 @@ class Slot:
             try:
                 results = await self._zookeeper.multi([seal], generation=generation)
             except MultiError as refusal:
-                return await self._refused(stamp, refusal.error, in_doubt=True)
+                return await self._fate_of_refused_stamp(stamp, refusal.error, in_doubt=True)
             except ConnectionLossError:
                 pass
             except SessionExpiredError:
                 return await self._read_verdict(stamp, generation)
             else:
-                self._moved_on(results[0])
+                self._note_version(results[0])
                 return MultiFate.NOT_APPLIED
             if not await self._reconnected(generation):
                 return await self._read_verdict(stamp, generation)
 
-    async def _refused(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> MultiFate:
+    async def _fate_of_refused_stamp(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> MultiFate:
         if isinstance(error, BadVersionError):
             # The refusal came over this connection, so a read on it cannot return older data.
-            return await self._compare(stamp, in_doubt=in_doubt)
+            return await self._compare_stamp(stamp, in_doubt=in_doubt)
         if isinstance(error, NoNodeError):  # removed, as the slots of dead clients are
             self._version = None
             return MultiFate.UNKNOWN if in_doubt else MultiFate.NOT_APPLIED
@@ -197,9 +197,9 @@ class Slot:
         # No reply reveals how current the servers were when the session was created. If the session has since moved to
         # a server that lags, a read without a sync could return older data.
         await self._zookeeper.sync(self.path)
-        return await self._compare(stamp, in_doubt=True)
+        return await self._compare_stamp(stamp, in_doubt=True)
 
-    async def _compare(self, stamp: Operation, *, in_doubt: bool) -> MultiFate:
+    async def _compare_stamp(self, stamp: Operation, *, in_doubt: bool) -> MultiFate:
         """Return from the slot's content whether the multi that began with ``stamp`` was the last one applied."""
         assert isinstance(stamp, SetData)  # noqa: S101 - `_stamp` makes it
         try:
@@ -210,7 +210,7 @@ class Slot:
         self._version = node.stat.version
         return MultiFate.APPLIED if node.data == stamp.data else MultiFate.NOT_APPLIED
 
-    def _moved_on(self, result: Result, sent: float | None = None) -> None:
+    def _note_version(self, result: Result, sent: float | None = None) -> None:
         if not isinstance(result, Stat):  # not a valid answer to a write: read the version before the next multi
             self._version = None
             return
@@ -268,7 +268,7 @@ class Slot:
             if not isinstance(refusal.error, BadVersionError | NoNodeError):
                 raise refusal.error from refusal
         else:
-            self._moved_on(result, sent)
+            self._note_version(result, sent)
 
     async def _make_folder(self, generation: int) -> None:
         """Create the client's znode, which describes where the client runs."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import QueueError, QueueFullError
 
 from .conditional import ConditionalPart, settle_together
+from .create_items import CreateItems
 from .dispositions import obstructed_by
-from .puts import Puts
-from .write import AtomicWrite, Joined
+from .write import AtomicWrite, JoinedParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def guarded(transaction_id: str, guard: ConditionalPart, puts: Sequence[Put]) ->
 
     It has capacity, or is admitted because it was sent before the queue became bounded.
     """
-    return AtomicWrite(transaction_id, Joined((guard, Puts(puts, needs=dict))))
+    return AtomicWrite(transaction_id, JoinedParts((guard, CreateItems(puts, needs=dict))))
 
 
 async def transfer(runtime: Runtime, items: Sequence[Transfer], deadline: Deadline) -> list[bool | QueueError]:

@@ -39,7 +39,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 #: Items in the first read, while their size is unknown.
 FIRST_PAGE = 4
 
-Sealed: TypeAlias = "dict[str, AccessDeniedError]"
+Unreadable: TypeAlias = "dict[str, AccessDeniedError]"
 """Places whose item, lock or attempt record this user may not read."""
 
 
@@ -64,7 +64,7 @@ class ItemSnapshot(NamedTuple):
     item: Node
     lock: Node | None
     meta: Node | None
-    locked_by: str
+    lock_id: str
     """The id in the lock's name: of the message, or of its group."""
     version: int
     """The version of the queue's configuration that says which lock is the item's."""
@@ -72,7 +72,7 @@ class ItemSnapshot(NamedTuple):
     @property
     def id(self) -> str:
         """The message's id."""
-        return item_id(self.name) if is_group(self.locked_by) else self.locked_by
+        return item_id(self.name) if is_group(self.lock_id) else self.lock_id
 
     @property
     def name(self) -> str:
@@ -105,45 +105,47 @@ class ItemSnapshot(NamedTuple):
         return self.lock is not None and self.end is None
 
 
-async def find(handle: QueueHandle[Runtime], places: Sequence[str], sealed: Sealed | None = None) -> list[ItemSnapshot]:
+async def find(
+    handle: QueueHandle[Runtime], places: Sequence[str], unreadable: Unreadable | None = None
+) -> list[ItemSnapshot]:
     """Read the items at these places, leaving out empty places. Raises: as `find_pages`."""
-    return [snapshot async for page in find_pages(handle, places, sealed) for snapshot in page]
+    return [snapshot async for page in find_pages(handle, places, unreadable) for snapshot in page]
 
 
 async def find_pages(
-    handle: QueueHandle[Runtime], places: Sequence[str], sealed: Sealed | None = None
+    handle: QueueHandle[Runtime], places: Sequence[str], unreadable: Unreadable | None = None
 ) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
-    With ``sealed``, record in it the places that this user may not read, and read the others regardless.
+    With ``unreadable``, record in it the places that this user may not read, and read the others regardless.
 
-    Raises: AccessDeniedError: without ``sealed``.
+    Raises: AccessDeniedError: without ``unreadable``.
     """
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         try:
             return await read_page(page)
         except AccessDeniedError:
-            if sealed is None:
+            if unreadable is None:
                 raise
         snapshots: list[ItemSnapshot] = []
         for place in page:
             try:
                 snapshots += await read_page([place])
             except AccessDeniedError as error:
-                sealed[place] = error
+                unreadable[place] = error
         return snapshots
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         paths: list[str] = []
-        version, locked_by = handle.state.version, [handle.state.locked_by(name_at(place)) for place in page]
-        for place, own in zip(page, locked_by, strict=True):
+        version, lock_ids = handle.state.version, [handle.state.lock_id_of(name_at(place)) for place in page]
+        for place, own in zip(page, lock_ids, strict=True):
             message_id = handle.state.item_id(name_at(place))
             paths += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
         nodes = iter(await read_all(handle, paths))
         return [
             ItemSnapshot(place, item, lock, meta, own, version)
-            for place, own, item, lock, meta in zip(page, locked_by, nodes, nodes, nodes, strict=True)
+            for place, own, item, lock, meta in zip(page, lock_ids, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
 
@@ -157,7 +159,7 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, handle.state.locked_by(name_at(place)), handle.state.version)
+            ItemSnapshot(place, item, None, None, handle.state.lock_id_of(name_at(place)), handle.state.version)
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]
@@ -231,7 +233,7 @@ def removal(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposi
     paths = state.paths
     if snapshot.lock is None:
         lock = LockRecord(runtime.ids.next(), runtime.ids.client).encode()
-        lock_path = paths.lock(snapshot.locked_by)
+        lock_path = paths.lock(snapshot.lock_id)
         operations: list[Operation] = [Create(lock_path, lock), Delete(lock_path)]
         if snapshot.meta is None and state.config.counts:
             # A client may have claimed it, recorded an attempt and died since the read.
@@ -281,9 +283,9 @@ def unlocking(state: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
     if snapshot.lock is None:
         return []
     paths = state.paths
-    if is_group(snapshot.locked_by) and LockRecord.decode(snapshot.lock.data).claim != snapshot.id:
+    if is_group(snapshot.lock_id) and LockRecord.decode(snapshot.lock.data).claim != snapshot.id:
         return still_locked(state, snapshot)  # for an earlier message
-    operations: list[Operation] = [Delete(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]
+    operations: list[Operation] = [Delete(paths.lock(snapshot.lock_id), snapshot.lock.stat.version)]
     if snapshot.end is not None:
         operations.append(Delete(paths.due_node(snapshot.end, snapshot.id)))
     return operations
@@ -296,7 +298,7 @@ def still_locked(state: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
     """
     assert snapshot.lock is not None  # noqa: S101 - the caller has checked
     lock, paths = snapshot.lock, state.paths
-    checks: list[Operation] = [Check(paths.lock(snapshot.locked_by), lock.stat.version)]
+    checks: list[Operation] = [Check(paths.lock(snapshot.lock_id), lock.stat.version)]
     if snapshot.end is not None:
         checks.append(Check(paths.due_node(snapshot.end, LockRecord.decode(lock.data).claim)))
     return checks
@@ -311,7 +313,7 @@ def opening(state: QueueState, snapshot: ItemSnapshot) -> Change:
 def as_claim(state: QueueState, snapshot: ItemSnapshot, runtime: Remover) -> Claim:
     """Return a claim that stands for the item, for end hooks."""
     paths, message_id, stat = state.paths, snapshot.id, snapshot.item.stat
-    path, lock = paths.at(snapshot.place), paths.lock(snapshot.locked_by)
+    path, lock = paths.at(snapshot.place), paths.lock(snapshot.lock_id)
     claim = Claim(state, snapshot.place, message_id, path, lock, runtime.ids.client, 0, EphemeralBudget({}), 0)
     claim.version, claim.raw, claim.created = stat.version, snapshot.item.data, stat.ctime
     try:
@@ -321,7 +323,7 @@ def as_claim(state: QueueState, snapshot: ItemSnapshot, runtime: Remover) -> Cla
     record = record_of_attempts(snapshot.meta)
     claim.attempts, claim.retries = (0, 0) if record is None else (record.attempts, record.retries)
     claim.meta_version = None if snapshot.meta is None else snapshot.meta.stat.version
-    claim.since = None if snapshot.lock is None else snapshot.lock.stat.ctime
+    claim.claimed_at = None if snapshot.lock is None else snapshot.lock.stat.ctime
     return claim
 
 

@@ -104,7 +104,7 @@ def earlier_holder(holders: dict[tuple[str, str], str], put: Put) -> str | None:
     return earlier
 
 
-def stored_as(put: Put) -> str:
+def stored_id(put: Put) -> str:
     """Return the id of the message that results from a put: its own, or that of the holder of its key."""
     key = unique_key(put)
     return put.id if key is None or key.holder is None else key.holder
@@ -113,9 +113,9 @@ def stored_as(put: Put) -> str:
 def unique_key(put: Put) -> UniqueKey | None:
     """Return the unique key that a put creates."""
     if put.plan is not None:
-        for attached_op in put.plan.attached_ops:
-            if isinstance(attached_op, UniqueKey):
-                return attached_op
+        for hook in put.plan.hooks:
+            if isinstance(hook, UniqueKey):
+                return hook
     return None
 
 

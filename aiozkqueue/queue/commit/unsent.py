@@ -16,10 +16,10 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .create_items import CreateItems
 from .dispositions import CONSUME
-from .held import BUNDLED_WEIGHT, ConsumeBundled, end_claims
-from .puts import Puts
-from .write import PUT_WEIGHT, AtomicWrite, joined
+from .end_claims import BUNDLED_WEIGHT, ConsumeBundled, end_claims
+from .write import PUT_WEIGHT, AtomicWrite, join_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Result
 
-    from .held import EndClaims
+    from .end_claims import EndClaims
     from .put import Put
     from .write import Chain, Part
 
@@ -53,7 +53,7 @@ class Contribution(NamedTuple):
     put: Put | None
     """A put without additions to a queue that `makes_bundles`."""
     deadline: Deadline
-    """See `Puts`."""
+    """See `CreateItems`."""
 
 
 #: Equal to the class itself, but implemented in C.
@@ -91,9 +91,9 @@ class SharedWrite(AtomicWrite):
         self._claims: list[BundledClaim] = []
         self._puts: list[Put] = []
         self._ended: ConsumeBundled | None = None
-        self._created: Puts | None = None
+        self._created: CreateItems | None = None
         self._own_ended: list[EndClaims] = []  # the parts of the members, once they are separate
-        self._own_created: list[Puts] = []
+        self._own_created: list[CreateItems] = []
         parts: list[Part] = []
         if claim is not None:
             self.hold = claim.bundle
@@ -104,9 +104,9 @@ class SharedWrite(AtomicWrite):
         if put is not None:
             self._state = put.state
             self._puts.append(put)
-            self._created = Puts(self._puts, self._deadline)
+            self._created = CreateItems(self._puts, self._deadline)
             parts.append(self._created)
-        super().__init__(member.transaction_id, joined(parts))
+        super().__init__(member.transaction_id, join_parts(parts))
         self.number = member.number
         self.committer = member.committer
 
@@ -149,9 +149,9 @@ class SharedWrite(AtomicWrite):
             end_claims(member.transaction_id, {claim: CONSUME}, claim.generation)
             for member, claim in zip(self._members, self._claims, strict=False)
         ]
-        self._own_created = [Puts((put,), self._deadline) for put in self._puts]
+        self._own_created = [CreateItems((put,), self._deadline) for put in self._puts]
         for index, member in enumerate(self._members):
-            member.part = joined([*self._own_ended[index : index + 1], *self._own_created[index : index + 1]])
+            member.part = join_parts([*self._own_ended[index : index + 1], *self._own_created[index : index + 1]])
         return self._members
 
     def handlers_for(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
@@ -182,14 +182,14 @@ class SharedWrite(AtomicWrite):
 class UnsentWrites:
     """Writes ordered by their number: those that are ready, and those that are blocked until a chain is free."""
 
-    __slots__ = ("_blocked", "_busy", "_ends", "_reserved", "arrived", "ready")
+    __slots__ = ("_blocked", "_busy", "_growing", "_reserved", "arrived", "ready")
 
     def __init__(self) -> None:
         self.ready: deque[AtomicWrite] = deque()
         """The writes that may be in the next batch."""
         self.arrived: int = 0
         """The number of writes that were added since the last batch."""
-        self._ends: dict[BundleHold, SharedWrite] = {}  # without puts, that take more members
+        self._growing: dict[BundleHold, SharedWrite] = {}  # without puts, that take more members
         self._blocked: list[AtomicWrite] = []
         self._busy: set[Chain] = set()  # chains of the multis in progress
         self._reserved: set[Chain] = set()  # chains of the blocked writes
@@ -207,7 +207,7 @@ class UnsentWrites:
         shared: AtomicWrite | None = None
         if claim is not None:
             weight = BUNDLED_WEIGHT
-            shared = self._ends.get(claim.bundle)
+            shared = self._growing.get(claim.bundle)
         if put is not None:
             weight += PUT_WEIGHT + len(put.data)
             shared = self.ready[-1] if self.ready else None  # a put passes no put of another write
@@ -215,7 +215,7 @@ class UnsentWrites:
             shared = SharedWrite(member, contribution)
             self.ready.append(shared)
             if claim is not None and put is None:
-                self._ends[claim.bundle] = shared
+                self._growing[claim.bundle] = shared
         return weight
 
     def restore(self, atomic_write: AtomicWrite) -> None:
@@ -225,11 +225,11 @@ class UnsentWrites:
     def remove(self, atomic_write: AtomicWrite) -> bool:
         """Remove a write; return False if it is not here."""
         for writes in (self.ready, self._blocked):
-            for position, leader in enumerate(writes):
-                if atomic_write in leader.members:
+            for position, queued in enumerate(writes):
+                if atomic_write in queued.members:
                     del writes[position]
-                    self._close(leader)
-                    for member in leader.separate():
+                    self._stop_growing(queued)
+                    for member in queued.separate():
                         if member is not atomic_write:
                             bisect.insort(writes, member, key=_number_of)
                     return True
@@ -240,9 +240,9 @@ class UnsentWrites:
         self._unblock()
         if not self.ready:
             return None
-        leader = self.ready.popleft()
-        self._close(leader)
-        first, *rest = leader.separate()
+        queued = self.ready.popleft()
+        self._stop_growing(queued)
+        first, *rest = queued.separate()
         self.ready.extendleft(reversed(rest))
         return first
 
@@ -265,7 +265,7 @@ class UnsentWrites:
                 break
             weight += more
             number += len(atomic_write.members)
-            self._close(atomic_write)
+            self._stop_growing(atomic_write)
             batch.append(ready.popleft())
             if atomic_write.part.chains:
                 chains.update(atomic_write.part.chains)
@@ -280,10 +280,10 @@ class UnsentWrites:
             self._busy -= chains
             self._unblock()
 
-    def _close(self, leader: AtomicWrite) -> None:
+    def _stop_growing(self, queued: AtomicWrite) -> None:
         """Record that a write gets no more members."""
-        if type(leader) is SharedWrite and leader.hold is not None and self._ends.get(leader.hold) is leader:
-            del self._ends[leader.hold]
+        if type(queued) is SharedWrite and queued.hold is not None and self._growing.get(queued.hold) is queued:
+            del self._growing[queued.hold]
 
     def _block_if_busy(self, atomic_write: AtomicWrite) -> bool:
         """Block the first ready write if one of its chains is busy, or is reserved by an earlier blocked write."""

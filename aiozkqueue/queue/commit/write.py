@@ -37,7 +37,7 @@ log: Final = logging.getLogger(__name__)
 _USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
 
 #: Seconds that a cancelled caller leaves for the answer of a write before it withdraws it.
-PROMPT: Final = 0.05
+WITHDRAW_AFTER: Final = 0.05
 
 #: The approximate size of an operation in a multi without its data, in bytes: header, path, ACL.
 OPERATION_WEIGHT = 140
@@ -102,7 +102,7 @@ class PutRun(Protocol):
         ...
 
 
-class _Counted:
+class _BundledCount:
     """The messages of one queue that a multi counts."""
 
     __slots__ = ("messages", "shared")
@@ -121,8 +121,8 @@ class Composition:
     """
 
     __slots__ = (
+        "_bundled_counts",
         "_clock",
-        "_counted",
         "_handlers",
         "_latest",
         "_now",
@@ -147,7 +147,7 @@ class Composition:
         """The puts that may be stored together; None: each item has its own znode."""
         self.chains: dict[Chain, SharedOps] = {}
         """The chains that this multi continues, with the handler of their operations."""
-        self._counted: dict[QueueState, _Counted] = {}
+        self._bundled_counts: dict[QueueState, _BundledCount] = {}
 
     def begin(self, atomic_write: AtomicWrite) -> None:
         """Compose the operations of this write from here on."""
@@ -168,7 +168,7 @@ class Composition:
         self._handlers.append(handler)
         self.operations.append(operation)
 
-    def join(self, chain: Chain, part: RefusalHandler) -> None:
+    def continue_chain(self, chain: Chain, part: RefusalHandler) -> None:
         """Record that the current write changes the subject of a chain; ``part`` answers a refusal for the write."""
         shared = self.chains.get(chain)
         if shared is None:
@@ -184,18 +184,18 @@ class Composition:
         for chain, shared in self.chains.items():
             self.answer_with(shared)
             self.operations += chain.operations()
-        for state, counted in self._counted.items():
+        for state, counted in self._bundled_counts.items():
             self.answer_with(counted.shared)
             self.operations += state.bundle_setup.count(counted.messages)
 
-    def count(self, state: QueueState, messages: int, writes: Iterable[AtomicWrite] = ()) -> None:
+    def count_bundled(self, state: QueueState, messages: int, writes: Iterable[AtomicWrite] = ()) -> None:
         """Count messages that are put beyond the number of znodes that are created; see `BundleSetup`.
 
         ``writes`` put them; by default the current one.
         """
-        counted = self._counted.get(state)
+        counted = self._bundled_counts.get(state)
         if counted is None:
-            self._counted[state] = counted = _Counted()
+            self._bundled_counts[state] = counted = _BundledCount()
         counted.messages += messages
         current = () if self.write is None else (self.write,)
         counted.shared.members += [(write, state) for write in writes or current]
@@ -266,7 +266,7 @@ class Part(ABC):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Handle the refusal of an operation that was added without a handler; see `RefusalHandler`."""
 
-    def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
+    def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:
         """Reduce the part after an error that would recur if the same operations were sent again; see `repair`.
 
         Raise the error if it cannot be reduced; the write then fails with it.
@@ -292,7 +292,7 @@ class Part(ABC):
         """
 
 
-class Joined(Part):
+class JoinedParts(Part):
     """Several parts of one write."""
 
     __slots__ = ("_parts", "chains", "generation", "needs_results", "queues")
@@ -346,9 +346,9 @@ class Joined(Part):
             part.failed(error)
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def join_parts(parts: Sequence[Part]) -> Part:
     """Return one part for several, or the only one."""
-    return parts[0] if len(parts) == 1 else Joined(parts)
+    return parts[0] if len(parts) == 1 else JoinedParts(parts)
 
 
 def _union(members: tuple[T, ...], more: tuple[T, ...]) -> tuple[T, ...]:
@@ -402,7 +402,7 @@ class AtomicWrite:
         "committer",
         "error",
         "number",
-        "operations",
+        "operation_count",
         "part",
         "settled",
         "transaction_id",
@@ -423,7 +423,7 @@ class AtomicWrite:
         """The committer that it was submitted to."""
         self.number: int = 0
         """Its position among all submitted writes. A write that is sent again keeps it, so puts keep their order."""
-        self.operations: int = 0
+        self.operation_count: int = 0
         """The number of its own operations when it was last refused."""
         self.settled: bool = False
         self.error: BaseException | None = None
@@ -518,7 +518,7 @@ class AtomicWrite:
                 timer = committer.loop.call_later(limit, self.stop_waiting)
             await waiter
         except asyncio.CancelledError:
-            await self._leave(committer, 0.0 if call is not None and call.expired else committer.grace)
+            await self._withdraw_or_wait(committer, 0.0 if call is not None and call.expired else committer.grace)
             raise
         finally:
             if timer is not None:
@@ -536,10 +536,10 @@ class AtomicWrite:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    async def _leave(self, committer: Committer, grace: float) -> None:
+    async def _withdraw_or_wait(self, committer: Committer, grace: float) -> None:
         """Withdraw the write for a cancelled caller, or wait until it is settled if it is in progress."""
         with suppress(asyncio.CancelledError):  # the caller raises the first one
-            await wait_settled(self.done, limit=PROMPT)
+            await wait_settled(self.done, limit=WITHDRAW_AFTER)
         if self.settled:
             return
         if committer.withdraw(self):

@@ -77,7 +77,7 @@ class DelayedPlace:
         return self._past
 
 
-def placed(
+def placement_plan(
     handle: QueueHandle[Runtime], priority: int, due: int | None = None, delay: float | None = None
 ) -> PutPlan | None:
     """Return the plan of a put by its priority and due time, or delay; None: the put is plain."""

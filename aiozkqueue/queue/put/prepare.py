@@ -24,12 +24,12 @@ from aiozkqueue.layout import (
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts, Put, new_put
-from aiozkqueue.queue.commit.put_plan import PutPlan, join
+from aiozkqueue.queue.commit.put_plan import PutPlan, join_plans
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
 
-from .delay import placed
+from .delay import placement_plan
 from .filters import tags_plan
 from .foreign import prepare_foreign, restore_foreign
 from .groups import group_plan
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _BYTES = BytesCodec()
 
 
-class Prepared(NamedTuple):
+class EncodedMessage(NamedTuple):
     """A value, checked and encoded for one queue."""
 
     queue: str
@@ -74,9 +74,9 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     message_id = runtime.ids.next()
     if runtime.tracing is not None:
         options = runtime.tracing.creating(name, message_id, options)
-    _, header, data = check(queue, value, options, runtime.max_message)
+    _, header, data = check_and_encode(queue, value, options, runtime.max_message)
     state = runtime.queue_state(name)
-    plan = join(
+    plan = join_plans(
         [
             plan_of(QueueHandle(runtime, state), options),
             tags_plan(state, header.tags) if header is not None else None,
@@ -85,7 +85,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     unique: str | None = None
     if mode := unique_mode(name, options.get("unique")):
         unique = key_of(header, data)
-        plan = join([plan, PutPlan((UniqueKey(state, unique, message_id, ignore=mode == "ignore"),))])
+        plan = join_plans([plan, PutPlan((UniqueKey(state, unique, message_id, ignore=mode == "ignore"),))])
     if (ttl := options.get("ttl")) is not None:
         plan = with_lifetime(plan, state, runtime.server_clock, lifetime(ttl))
     return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
@@ -130,16 +130,18 @@ async def make_ready(puts: Iterable[Put]) -> None:
 def plan_of(handle: QueueHandle[Runtime], options: Mapping[str, Any]) -> PutPlan | None:
     """Return the plan that checked options require; None if they require none.
 
-    Each feature adds its part here. `QueueState.transform_put` adds the parts that depend on the queue's configuration.
+    Each feature adds its part here. `QueueSnapshot.transform_put` adds the parts that depend on the configuration.
     """
     priority, group = options.get("priority", 0), options.get("group")
     if group is not None:
         return group_plan(handle.state, key_hash(group))
     delay, due = schedule_of(handle.name, options)
-    return placed(handle, priority, due, delay)
+    return placement_plan(handle, priority, due, delay)
 
 
-def check(queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int) -> Prepared:
+def check_and_encode(
+    queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int
+) -> EncodedMessage:
     """Check and encode a value for a queue or a queue's name; ``limit`` is the server's, in bytes. Pure.
 
     Raises:
@@ -149,7 +151,7 @@ def check(queue: Destination[Any] | str, value: object, options: Mapping[str, An
     if codec is _BYTES:
         check_queue_name(name)
     header = put_header(name, options)
-    return Prepared(name, header, _encoded(name, codec.encode(value, name), header, limit))
+    return EncodedMessage(name, header, _encoded(name, codec.encode(value, name), header, limit))
 
 
 def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
@@ -189,10 +191,10 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
         )
     enqueued = header.put_at(node.stat.ctime)
     data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
-    placed = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
-    plan = join([placed, tags_plan(handle.state, header.tags)])
+    place_plan = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
+    plan = join_plans([place_plan, tags_plan(handle.state, header.tags)])
     if item.unique and item.key is not None:
-        plan = join([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
+        plan = join_plans([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
     # A restored dead letter gets a new lifetime, from the queue's configuration.
     prefix = unscheduled_prefix(item.prefix)
     return Put(handle.state, item.id, prefix if header.dead is None else without_end(prefix), data, plan)

@@ -1,1 +1,1 @@
-"""Redelivery: counted attempts, and locks that expire."""
+"""The end of a wait: ``timed_locks`` removes locks whose time is over, and ``bundles`` dissolves bundles into items."""

@@ -34,7 +34,7 @@ T = TypeVar("T")
 _NEVER = 2**31 - 1
 
 
-class BundleOwner(Protocol):
+class BundleHolder(Protocol):
     """The part of a session that holds bundles."""
 
     @property
@@ -100,18 +100,18 @@ class BundleHold:
         "_attempts",
         "_changes",
         "_errors",
-        "ahead",
+        "at_hand",
         "budget",
         "claim_id",
+        "claimed_at",
         "created",
         "done",
         "generation",
         "gone",
+        "holder",
         "name",
         "obstructed",
-        "owner",
         "place",
-        "since",
         "size",
         "state",
         "stuck",
@@ -121,7 +121,7 @@ class BundleHold:
 
     def __init__(
         self,
-        owner: BundleOwner,
+        holder: BundleHolder,
         state: QueueState,
         place: str,
         name: BundleName,
@@ -131,7 +131,7 @@ class BundleHold:
         budget: EphemeralBudget,
         size: int,
     ) -> None:
-        self.owner = owner
+        self.holder = holder
         self.state = state
         self.place = place
         self.name = name
@@ -141,13 +141,13 @@ class BundleHold:
         self.size = size
         self.created: int = 0
         """The time of the put, ms in ZooKeeper's time."""
-        self.since: int = 0
+        self.claimed_at: int = 0
         """The time of the claim, ms in ZooKeeper's time."""
         self.version: int = 0
         """The version of the record."""
         self.done: int = 0
         """The messages that have left the bundle, as a bit set."""
-        self.ahead: list[BundledClaim] = []
+        self.at_hand: list[BundledClaim] = []
         """The messages that are at hand for the next takers, in order."""
         self.gone: bool = False
         """Whether the lock is no longer ours."""
@@ -174,7 +174,7 @@ class BundleHold:
     @property
     def with_takers(self) -> bool:
         """Whether takers have some of its messages."""
-        return self.count - self.done.bit_count() > len(self.ahead)
+        return self.count - self.done.bit_count() > len(self.at_hand)
 
     @property
     def path(self) -> str:
@@ -271,10 +271,10 @@ class BundleHold:
         self.done, self._attempts, self._errors = changed.done, dict(changed.attempts), dict(changed.errors)
         self.begin()
         if changes.consumed:
-            self.owner.consumed(changes.consumed.bit_count())
+            self.holder.consumed(changes.consumed.bit_count())
         if changes.unlocked or self.done == (1 << self.count) - 1:
             self.gone = True
-            self.owner.finished(self, unlocked=changes.unlocked)
+            self.holder.finished(self, unlocked=changes.unlocked)
 
     def unknown(self) -> None:
         """Give up the hold: nothing can be composed without knowing the version of the record."""
@@ -292,26 +292,26 @@ class BundleHold:
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
         """Handle the return of messages, which has been applied, and may have ended the hold."""
-        self.owner.returned(claims)
+        self.holder.returned(claims)
 
     def settled(self, claim: BundledClaim, fate: ItemFate) -> None:
         """Handle the end of the claim on one message, which has been applied."""
         if not self.gone:
-            self.owner.claim_over(claim, fate)
+            self.holder.claim_over(claim, fate)
 
     def over(self) -> None:
         """End the hold: the ZooKeeper session is over, and the lock with it."""
         if not self.gone:
             self.gone = True
-            self.ahead.clear()
-            self.owner.finished(self, unlocked=False)
+            self.at_hand.clear()
+            self.holder.finished(self, unlocked=False)
 
     def lose(self) -> None:
         """End the hold: the lock has been taken away, or the state of the record is unknown."""
         if not self.gone:
             self.gone = True
-            self.ahead.clear()
-            self.owner.lost(self)
+            self.at_hand.clear()
+            self.holder.lost(self)
 
 
 class BundledClaim(Claim):
@@ -326,7 +326,7 @@ class BundledClaim(Claim):
     place: str = _on_demand(lambda claim: single_place(claim.bundle.place, claim.id, claim.position))
     path: str = _on_demand(lambda claim: claim.state.paths.at(claim.place))
     lock: str = _on_demand(lambda claim: claim.state.paths.lock(claim.id))
-    owner: str = _on_demand(lambda claim: claim.bundle.owner.client)
+    owner: str = _on_demand(lambda claim: claim.bundle.holder.client)
     budget: EphemeralBudget = _on_demand(lambda claim: claim.bundle.budget)
 
     def __init__(self, hold: BundleHold, message_id: str, data: bytes, position: int) -> None:
@@ -338,7 +338,7 @@ class BundledClaim(Claim):
         self.bundle: BundleHold = hold
         self.position: int = position
         self.created = hold.created
-        self.since = hold.since
+        self.claimed_at = hold.claimed_at
 
     @property
     def plain(self) -> bool:

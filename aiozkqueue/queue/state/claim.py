@@ -46,7 +46,7 @@ class GroupHold(Protocol[DispositionT]):
     ) -> Iterable[tuple[Claim, QueueState | None, Operation]]:
         """Return the operations of these ends on the lock; called again for each new attempt.
 
-        Each has the claim that it is about, and the owner of its refusal (None: the claim).
+        Each has the claim that it is about, and the handler of its refusal (None: the claim).
         """
         ...
 
@@ -101,7 +101,7 @@ class Claim:
     """The version of the attempt record; None: there is no record."""
     fields: ItemName | None = None
     """The parsed name of the item, if it holds more than the id."""
-    since: int | None = None
+    claimed_at: int | None = None
     """The time of the claim, ms in ZooKeeper's time."""
     value: object = UNDECODED
     """The payload, decoded to the type of the queue that took it."""

@@ -48,7 +48,7 @@ class ClaimListener(Protocol[ClaimT_contra]):
         """Expect the end of a backoff at ``due`` (ms, ZooKeeper's time)."""
         ...
 
-    def keep(self, claim: ClaimT_contra, delay: float) -> None:
+    def release_later(self, claim: ClaimT_contra, delay: float) -> None:
         """Hold a claim for ``delay`` seconds more, then release it."""
         ...
 
@@ -68,7 +68,8 @@ class AttachedOp(NamedTuple):
     """An operation that a feature adds to the multi of a message."""
 
     operation: Operation
-    owner: RefusalHandler
+    handler: RefusalHandler
+    """The handler of its refusal."""
 
 
 class EndHook(Protocol[ClaimT_contra, DispositionT_contra]):

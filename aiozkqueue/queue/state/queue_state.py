@@ -172,7 +172,7 @@ class QueueState:
         if self._choice.require(policy, self.config.policy if self.ready else None):
             self.invalidate()
 
-    def prefer(self, policy: Policy) -> None:
+    def prefer_policy(self, policy: Policy) -> None:
         """Request a policy for a queue without one: the next `open` stores it, unless a policy is stored.
 
         Raises: InvalidOptionError: the policy is invalid.
@@ -259,7 +259,7 @@ class QueueState:
             self.invalidate()
         self._choice.groups = True
 
-    def locked_by(self, name: str, config: StoredConfig | None = None) -> str:
+    def lock_id_of(self, name: str, config: StoredConfig | None = None) -> str:
         """Return the id in the lock of an item; ``config`` overrides the known one. Raises: MalformedError."""
         return lock_id(config or self.config, name)
 
@@ -275,12 +275,12 @@ class QueueState:
         """Parse the name of an item or dead letter; return None if it is not one."""
         return ItemName.parse(name)
 
-    def dead(self, name: str, version: int, created: int) -> str:
+    def dead_letter_path(self, name: str, version: int, created: int) -> str:
         """Return the path of the dead letter for a message, given the name, version and ctime of its item."""
         del version, created
         return self.paths.dead(name)
 
-    def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
+    def wakeup_operations(self, path: str, transaction_id: str) -> Sequence[Operation]:
         """Return the operations that wake idle consumers after locks are removed, which a watch on items misses.
 
         ``path`` is the items' parent or lane.
@@ -288,13 +288,9 @@ class QueueState:
         del transaction_id
         return (SetData(path, b""),)
 
-    def backlog(self, random: Random) -> Backlog:
+    def new_backlog(self, random: Random) -> Backlog:
         """Return an empty collection of candidates for this queue."""
         return Backlog(random)
-
-    def lock(self, name: str) -> str:
-        """Return the path of the lock of an item, given the item's name. Raises: MalformedError."""
-        return self.paths.lock(self.locked_by(name))
 
     def invalidate(self) -> None:
         """Record that the configuration has changed, or that a znode of the queue is missing."""
@@ -348,7 +344,7 @@ class QueueState:
         missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
         await self.replace_config(before, config, [*missing, SetData(self.paths.items, b"")])
 
-    async def admit_staged(self) -> None:
+    async def admit_pending_batches(self) -> None:
         """Make consumers search for pending batches. No pending batch may exist before this has been stored.
 
         Raises: as `ensure_lane`.
@@ -358,7 +354,7 @@ class QueueState:
             await self.replace_config(self.snapshot, replace(self.config, staged=True))
             await self.open_or_create()
 
-    async def open_later(self, folder: str, priority: int) -> None:
+    async def ensure_hour(self, folder: str, priority: int) -> None:
         """Create the znode for the items due in one hour, unless it exists.
 
         Raises: as `ensure_lane`.
@@ -456,7 +452,7 @@ class QueueState:
                 self.bundle_setup.missing()
             place = self.paths.place_of(operation.path)
             if isinstance(operation, Create) and is_later(place) and isinstance(error, NoNodeError):
-                return self.open_later(lane_at(place), priority_at(place))
+                return self.ensure_hour(lane_at(place), priority_at(place))
             lane = place if is_lane(place) else lane_at(place)
             if isinstance(error, NoNodeError) and is_lane(lane):
                 return self._open_lane(lane)
@@ -497,7 +493,7 @@ class QueueState:
             msg = f"queue {self.name!r} was deleted; nothing was applied"
             raise NotCommittedError(msg) from error
 
-    async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
+    async def read_forced_version(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
         """Return the version of the locks znode at a moment when ``lock`` was still ours; None: it is not ours.
 
         ``ours`` distinguishes our lock from locks that other clients have created at the same path since.
@@ -568,19 +564,19 @@ class QueueState:
         for listener in self.claim_listeners:
             listener.retry_at(due, message_id)
 
-    def keep(self, claim: object, delay: float) -> None:
+    def release_later(self, claim: object, delay: float) -> None:
         """Hold a claim for ``delay`` more seconds, and then release it."""
         if self.claim_listeners:
-            self.claim_listeners[0].keep(claim, delay)
+            self.claim_listeners[0].release_later(claim, delay)
 
     async def _try_open(self, opening: Opening) -> None:
         paths, invalidations = self.paths, self._invalidations
         try:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
-            data, stat = await self._make(opening, None)
+            data, stat = await self._create_queue(opening, None)
         if is_deleted(data):
-            data, stat = await self._make(opening, stat.version)
+            data, stat = await self._create_queue(opening, stat.version)
         config = configuration_of(paths, data)
         self._choice.compare(config.policy)
         if config.policy is None and self._choice.initial is not None:
@@ -593,7 +589,7 @@ class QueueState:
             return
         if config.lifetime is not None:
             await self._links.clock.learned(paths.due)  # every put computes the time when its message expires
-        await complete(self._zookeeper, paths, self._folders(), config, stat.version)
+        await complete(self._zookeeper, paths, self._required_znodes(), config, stat.version)
         if config.bundled:
             await self.bundle_setup.complete(Check(paths.base, stat.version))
         same = await self._missing_lanes.make(config, stat)
@@ -604,7 +600,7 @@ class QueueState:
         self._choice.settled()
         self._adopt(config, stat)
 
-    async def _make(self, opening: Opening, deleted: int | None) -> Node:
+    async def _create_queue(self, opening: Opening, deleted: int | None) -> Node:
         """Create the queue. ``deleted`` is the version of the znode that an earlier queue has left; None: none.
 
         Raises: NotFoundError: it is not to be created; ZooKeeperError: MultiError also if another process was faster.
@@ -621,7 +617,7 @@ class QueueState:
         else:
             await clear(self._zookeeper, paths.base, deleted)
             base = SetData(paths.base, data, deleted)
-        await self._zookeeper.multi([base, *map(Create, self._folders())])
+        await self._zookeeper.multi([base, *map(Create, self._required_znodes())])
         return await self._zookeeper.read(paths.base)
 
     def _adopt(self, config: StoredConfig, stat: Stat) -> None:
@@ -636,7 +632,7 @@ class QueueState:
         for callback in self._config_listeners:
             callback()
 
-    def _folders(self) -> list[str]:
+    def _required_znodes(self) -> list[str]:
         """Return the znodes that the queue must have."""
         return folders_of(self.paths)
 

@@ -39,7 +39,7 @@ from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.connection import opened
-from aiozkqueue.spark.failures import plainly
+from aiozkqueue.spark.failures import unwrapped_errors
 from aiozkqueue.spark.folder import Folder, named
 from aiozkqueue.spark.options import parse_servers
 from aiozkqueue.zookeeper import (
@@ -290,7 +290,7 @@ async def _given_up(session: QueueSession) -> bool:
 def _in_words(servers: Servers) -> Iterator[None]:
     """Raise errors of ZooKeeper and Spark as errors of this library."""
     try:
-        with plainly():
+        with unwrapped_errors():
             yield
     except NoAuthError as error:
         msg = f"root {servers.root}: {error}; set AIOZKQUEUE_AUTH to the credentials of a user that the ACL allows"

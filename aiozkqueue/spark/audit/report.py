@@ -10,7 +10,7 @@ from pyspark.sql import functions
 
 from aiozkqueue.layout import End
 from aiozkqueue.operations.history_report import MOST_SPANS, SPANS
-from aiozkqueue.spark.failures import plainly
+from aiozkqueue.spark.failures import unwrapped_errors
 from aiozkqueue.spark.folder import Folder
 
 from .moving import OWN
@@ -126,7 +126,7 @@ def report(
     nothing = Report(folder=source.path, total=None, queues={}, reasons=[], spans=[], span=timedelta(0))
     if not places:
         return nothing
-    with plainly():
+    with unwrapped_errors():
         records = _chosen(spark.read.schema(SCHEMA).parquet(source.path), since, until, queues)
         rows = records.rollup("queue").agg(*_figures()).collect()
         figures = {row.queue: _figures_of(row) for row in rows if row.ended}

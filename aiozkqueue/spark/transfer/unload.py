@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue
-from aiozkqueue.spark.failures import plainly
+from aiozkqueue.spark.failures import unwrapped_errors
 from aiozkqueue.spark.folder import Folder
 from aiozkqueue.spark.options import Content, Starting, parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
@@ -104,7 +104,7 @@ def unload(
     columns = _columns(schema, parsed.corrupt)
     QueueStreamReader(columns, parsed)  # refuses options and columns before anything is stored
     on_step("begin")
-    with linked(parsed) as link, plainly():
+    with linked(parsed) as link, unwrapped_errors():
         link.call(require_queue, link)
         run, resumed = _run(target, link)
         reader = QueueStreamReader(columns, _options(parsed, run))

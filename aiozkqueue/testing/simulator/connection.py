@@ -105,7 +105,7 @@ class SimulatedConnection:
         self._outgoing.close()
         self.stream.close()
         if self._end is not None:
-            self._end.left()
+            self._end.on_client_closed()
         self._session.lost(self)
         pending, self._pending = self._pending, deque()
         for future in pending:

@@ -120,7 +120,7 @@ class Ensemble:
             return
         now = self.loop.time()
         connection, process = session.connection, session.process
-        if connection is not None and connection.well:
+        if connection is not None and connection.healthy:
             session.received_at = now if process is None or process.paused_since is None else process.paused_since
         left = session.received_at + session.timeout - now
         if left > _MOMENT:

@@ -133,7 +133,7 @@ class Pipe(Generic[T]):
 
     @property
     def in_progress(self) -> tuple[T, ...]:
-        """The number of bytes sent that have not arrived."""
+        """The messages that have been sent and have not arrived."""
         return tuple(self._queue)
 
     def close(self) -> None:

@@ -130,14 +130,14 @@ class ServerConnection:
         self._entries: deque[Entry] = deque()
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether pings get through."""
         return self.open and not self.silent
 
     def arrive(self, request: Request) -> None:
         """Receive a request."""
         ensemble = self.server.ensemble
-        if not self.well or ensemble.dead or not self.server.up:
+        if not self.healthy or ensemble.dead or not self.server.up:
             return
         ensemble.arrivals += 1
         fault = ensemble.judge(self, request)
@@ -189,13 +189,13 @@ class ServerConnection:
             if not self.silent:
                 self.client.on_cut(why)
 
-    def left(self) -> None:
+    def on_client_closed(self) -> None:
         """Handle the client's close of the connection."""
         if self.open:
             self._close()
 
     def _close(self) -> None:
-        if self.well:
+        if self.healthy:
             self.session.received_at = self.client.loop.time()
         self.open = False
         self._entries.clear()
@@ -334,7 +334,7 @@ class Server:
                     yield connection, WatchEvent(EventKind.CHILDREN, parent)
 
     def _send(self, connection: ServerConnection, events: list[WatchEvent]) -> None:
-        if connection.well:
+        if connection.healthy:
             connection.client.stream.send((0, Notifications(events)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import InvalidNameError, NotRedrivenError
-from aiozkqueue.operations.alter import Alteration, Wanted, move
+from aiozkqueue.operations.alter import Alteration, AlterationTarget, move
 from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ async def test_a_waiting_message_is_moved_and_one_in_flight_is_not(
     first, second = await orders.put_many([b"1", b"2"], headers={"a": "b"}, group="g")
     async with session.transaction(autocommit=False) as tx:
         assert await tx.take(orders, timeout=30)
-        assert await move(core_of(session), Wanted(orders, first, None), "archive") is Alteration.HELD
+        assert await move(core_of(session), AlterationTarget(orders, first, None), "archive") is Alteration.HELD
         await tx.rollback(delay=0)
-    assert await move(core_of(session), Wanted(orders, second, None), "archive") is Alteration.DONE
-    assert await move(core_of(session), Wanted(orders, second, None), "archive") is Alteration.NOT_FOUND
+    assert await move(core_of(session), AlterationTarget(orders, second, None), "archive") is Alteration.DONE
+    assert await move(core_of(session), AlterationTarget(orders, second, None), "archive") is Alteration.NOT_FOUND
     (moved,) = await archive.peek()
     assert (moved.id, moved.body, moved.group, moved.headers) == (second, b"2", "g", {"a": "b"})
     assert [message.id for message in await orders.peek()] == [first]
@@ -79,6 +79,6 @@ async def test_a_message_of_a_bundle_is_moved_alone(session: zq.QueueSession) ->
     orders = session.queue("orders")
     await orders.configure(zq.QueueConfig(bundle=16))
     ids = await orders.put_many([b"%d" % number for number in range(10)])
-    assert await move(core_of(session), Wanted(orders, ids[3], None), "archive") is Alteration.DONE
+    assert await move(core_of(session), AlterationTarget(orders, ids[3], None), "archive") is Alteration.DONE
     assert [message.body for message in await session.queue("archive").peek()] == [b"3"]
     assert await orders.size() == 9

@@ -39,7 +39,7 @@ def puts_of_a_batch_kept_when_all_messages_fail(patch: pytest.MonkeyPatch) -> No
 
 @mutation(with_batches)
 def puts_of_a_batch_sent_before_its_commit(patch: pytest.MonkeyPatch) -> None:
-    refusal = batch._refusal
+    refusal = batch._try_commit
 
     async def in_two(work: UnitOfWork) -> object:
         first = UnitOfWork(work.runtime, work.runtime.ids.next())
@@ -49,7 +49,7 @@ def puts_of_a_batch_sent_before_its_commit(patch: pytest.MonkeyPatch) -> None:
         await refusal(first)
         return await refusal(work)
 
-    patch.setattr(batch, "_refusal", in_two)
+    patch.setattr(batch, "_try_commit", in_two)
 
 
 @mutation(with_batches)

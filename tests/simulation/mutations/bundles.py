@@ -234,7 +234,7 @@ def attempt_recorded_for_the_whole_bundle(patch: pytest.MonkeyPatch) -> None:
 
     def all_of_it(self: bundle_hold.BundleHold, position: int, attempts: int) -> None:
         count_attempt(self, position, attempts)
-        for claim in self.ahead:
+        for claim in self.at_hand:
             count_attempt(self, claim.position, claim.attempts + 1)
 
     patch.setattr(bundle_hold.BundleHold, "count_attempt", all_of_it)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.bus import bus, events
-from aiozkqueue.queue.commit import dispositions, held
+from aiozkqueue.queue.commit import dispositions, end_claims
 from aiozkqueue.zookeeper import Check
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out
@@ -35,7 +35,7 @@ def finished_subscribers_not_recorded(patch: pytest.MonkeyPatch) -> None:
     def forgetful(claim: Claim, disposition: Disposition) -> Operation:
         return guard(claim, disposition._replace(rewrite=None))
 
-    patch.setattr(held, "guard", forgetful)
+    patch.setattr(end_claims, "guard", forgetful)
 
 
 @mutation(of_buses)

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.session import delivery
 from tests.simulation.mutations import mutation
@@ -36,7 +36,7 @@ def exhausted_handler_committed_before_the_dead_letter(patch: pytest.MonkeyPatch
         runtime, puts = self.work.runtime, list(self.work._puts)
         for put in puts:
             await put.state.open_or_create()
-        await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)))
+        await runtime.settle(AtomicWrite(runtime.ids.next(), CreateItems(puts)))
         await asyncio.sleep(0.3)
         await give_up(self, reason, _nothing, cause)
 

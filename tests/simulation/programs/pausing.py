@@ -52,7 +52,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
             messages = await tx.take_many(session.queue(PAUSED), random.choice([1, 3]), timeout=random.random())
             for message, claim in zip(messages, work_of(tx).claims, strict=True):
                 token = run.show(unit, client, session, message)
-                rested.claims.setdefault(token, []).append(claim.since or 0)
+                rested.claims.setdefault(token, []).append(claim.claimed_at or 0)
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
             run.release_unseen(unit)
             await tx.commit()

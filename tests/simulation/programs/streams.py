@@ -25,7 +25,7 @@ from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.batches.ledger import Handed as HandedOut
+    from aiozkqueue.batches.ledger import HandedOut
     from aiozkqueue.operations.ledger_pages import Entry
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.rates.pace import LATE
+from aiozkqueue.rates.pace import USABLE_FOR
 from tests.simulation.checker import rule
 from tests.simulation.programs.rates import LOOK, Pace
 
@@ -32,7 +32,7 @@ def _too_fast(calls: list[float], rate: float, slack: float) -> Iterator[str]:
     calls = sorted(calls)
     for first, began in enumerate(calls):
         for last in range(first, len(calls)):
-            allowed = rate * (calls[last] - began + LATE + slack) + 1
+            allowed = rate * (calls[last] - began + USABLE_FOR + slack) + 1
             if last - first + 1 > allowed + 1e-6:
                 yield (
                     f"{last - first + 1} calls began from {began:.3f} to {calls[last]:.3f}, with a rate of {rate:g}"

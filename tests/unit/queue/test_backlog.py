@@ -31,9 +31,9 @@ def place(number: int) -> str:
 
 def fill(backlog: Backlog, names: list[str], locked: set[str], now: float) -> None:
     """Store the listing of a lane that arrives at once."""
-    dealt = backlog.deal("items")
-    dealt.take(backlog.digest(names))
-    backlog.fill("items", dealt, Strings(locked), now)
+    shares = backlog.share_collector("items")
+    shares.take(backlog.candidates_among(names))
+    backlog.fill("items", shares, Strings(locked), now)
 
 
 def listed(*numbers: int, locked: set[str] = NOBODY) -> Backlog:

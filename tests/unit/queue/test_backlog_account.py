@@ -114,9 +114,9 @@ class Account(RuleBasedStateMachine):
         assert self.answer is not None
         assert self.lane is not None
         names, locked = self.answer
-        dealt = self.backlog.deal(self.lane)
-        dealt.take(names)
-        self.backlog.fill(self.lane, dealt, Strings(locked | self.settled), self.now)
+        shares = self.backlog.share_collector(self.lane)
+        shares.take(names)
+        self.backlog.fill(self.lane, shares, Strings(locked | self.settled), self.now)
         self.lane = self.answer = None
         self.seen = False
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from aiozkqueue.codec import BytesCodec, encode_all
 from aiozkqueue.layout import IdSource
 from aiozkqueue.queue.commit.bundle_puts import _runs
+from aiozkqueue.queue.commit.create_items import CreateItems, live_of, weigh_puts
 from aiozkqueue.queue.commit.put import PlainPuts, columns_of
-from aiozkqueue.queue.commit.puts import Puts, live_of, weigh_puts
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_puts_in_arrays_are_a_sequence_of_puts(bodies: list[bytes], batch: str, 
     assert weigh_puts(puts) == weigh_puts(listed)
     assert columns_of(puts) == columns_of(listed)
     assert list(live_of(puts)) == list(live_of(listed))
-    as_arrays, as_list = Puts(puts), Puts(listed)
+    as_arrays, as_list = CreateItems(puts), CreateItems(listed)
     assert (as_arrays.weight, as_arrays.queues) == (as_list.weight, as_list.queues)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
+from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.put import Put
-from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join
-from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join_plans
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.zookeeper import Create, NodeExistsError
@@ -64,29 +64,29 @@ def state() -> QueueState:
     return QueueState(cast("ZooKeeper", None), "/zms", "jobs", links)
 
 
-def composed(part: Puts) -> Composition:
+def composed(part: CreateItems) -> Composition:
     composition = Composition(cast("ServerClock", None))
     part.compose(composition)
     return composition
 
 
-def operations_of(part: Puts) -> list[Operation]:
+def operations_of(part: CreateItems) -> list[Operation]:
     return composed(part).operations
 
 
-def paths(part: Puts) -> list[str]:
+def paths(part: CreateItems) -> list[str]:
     return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(part)]
 
 
 def test_companions_come_first_and_the_creates_last(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     puts = [Put(state, "a", "item-ia-", b"1"), Put(state, "b", "item-ib-", b"2", PutPlan((key,), Elsewhere()))]
-    assert paths(Puts(puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
+    assert paths(CreateItems(puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
 
 
 def test_a_companion_explains_its_refusal(state: QueueState) -> None:
     put = Put(state, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
-    composition = composed(Puts([put]))
+    composition = composed(CreateItems([put]))
     answered = composition.handler_of(0, 0)
     assert answered is not None
     handler, first = answered
@@ -98,7 +98,7 @@ def test_a_companion_explains_its_refusal(state: QueueState) -> None:
 def test_an_operation_left_out_of_a_plan_is_not_sent(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     dropped = PutPlan((key,))
-    part = Puts([Put(state, "a", "item-ia-", b"", dropped), Put(state, "b", "item-ib-", b"")])
+    part = CreateItems([Put(state, "a", "item-ia-", b"", dropped), Put(state, "b", "item-ib-", b"")])
     assert len(operations_of(part)) == 3
     key.left_out = True
     assert paths(part) == ["items/item-ib-"]
@@ -108,7 +108,7 @@ def test_an_operation_left_out_of_a_plan_is_not_sent(state: QueueState) -> None:
 @pytest.mark.parametrize("error", [None, NotCommittedError("no")])
 async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, error: NotCommittedError | None) -> None:
     key = KeyNode("/zms/jobs/keys/k")
-    part = Puts([Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
+    part = CreateItems([Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
     atomic_write = AtomicWrite("t", part)
     operations_of(part)
     operations_of(part)  # the previous attempt was refused because of another operation
@@ -120,7 +120,7 @@ async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, er
 
 
 def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state: QueueState) -> None:
-    part = Puts([Put(state, "a", "item-ia-", b"")])
+    part = CreateItems([Put(state, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")
     state.snapshot = replace(
         state.snapshot,
@@ -133,7 +133,7 @@ def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state:
 def test_plans_are_joined_in_their_order() -> None:
     first, second = KeyNode("/a"), KeyNode("/b")
     place = Elsewhere()
-    joined = join([None, PutPlan((first,), place), None, PutPlan((second,))])
+    joined = join_plans([None, PutPlan((first,), place), None, PutPlan((second,))])
     assert joined is not None
-    assert (joined.attached_ops, joined.place, joined.weight) == ((first, second), place, first.weight + second.weight)
-    assert join([None, None]) is None
+    assert (joined.hooks, joined.place, joined.weight) == ((first, second), place, first.weight + second.weight)
+    assert join_plans([None, None]) is None

@@ -32,7 +32,7 @@ class Hold:
 
     state = SimpleNamespace(snapshot=SimpleNamespace(end_hooks=()))
     generation = 1
-    created = since = 0
+    created = claimed_at = 0
 
 
 #: The bundles whose messages end.

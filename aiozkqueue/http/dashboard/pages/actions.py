@@ -10,7 +10,7 @@ from aiozkqueue.http.dashboard.readings.letters import Sought
 from aiozkqueue.http.dashboard.web.forms import SELECTED
 from aiozkqueue.http.dashboard.web.page import PageError, own_path
 from aiozkqueue.layout import QueueConfig
-from aiozkqueue.operations.alter import Alteration, Wanted, move
+from aiozkqueue.operations.alter import Alteration, AlterationTarget, move
 from aiozkqueue.session.internals import core_of
 
 from .dead_letters import find
@@ -188,7 +188,7 @@ async def _cancel(asked: Asked) -> str:
 
 async def _move_message(asked: Asked) -> str:
     try:
-        wanted = Wanted(asked.queue, asked.ids[0], None)
+        wanted = AlterationTarget(asked.queue, asked.ids[0], None)
         moved = await move(core_of(asked.visit.session), wanted, asked.target)
     except QueueFullError as error:
         raise PageError(409, "The queue is full", str(error)) from None

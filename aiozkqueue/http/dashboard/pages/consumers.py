@@ -26,7 +26,8 @@ async def show(visit: Visit) -> Response:
     """Show the consumers of all queues that the visitor may see."""
     consumed = [queue.name for queue in await visit.figures() if queue.sample.consumers]
     session = visit.session
-    read = await visit.shared.soon(("consumers", "", *consumed[:MOST]), lambda: _read(session, consumed[:MOST]))
+    shown = consumed[:MOST]
+    read = await visit.shared.get_or_previous(("consumers", "", *shown), lambda: _read(session, shown))
     return visit.page("consumers.html", section="/consumers", queues=read, left=len(consumed[MOST:]))
 
 

@@ -39,7 +39,7 @@ async def show(visit: Visit, name: str) -> Response:
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
     key, read = _reading(visit, queue, sought := sought_by(visit), figures.sample.dead)
-    ask = visit.shared.soon if figures.sample.dead > MOST_LISTED else visit.shared.get
+    ask = visit.shared.get_or_previous if figures.sample.dead > MOST_LISTED else visit.shared.get
     found = await ask(key, read)
     rows = [] if found is None else found.rows
     number = page_number(visit)

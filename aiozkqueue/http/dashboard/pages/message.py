@@ -19,7 +19,7 @@ async def show(visit: Visit, name: str, message_id: str) -> Response:
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
     queue = visit.listing_of(queue, figures.sample.size + figures.sample.dead)
-    found = await visit.shared.soon(("message", name, message_id), lambda: details(queue, message_id))
+    found = await visit.shared.get_or_previous(("message", name, message_id), lambda: details(queue, message_id))
     body = None if found is None or found.stored is None else found.stored.body
     may_read = visit.visitor.may(Verb.POLL, name)
     return visit.page(

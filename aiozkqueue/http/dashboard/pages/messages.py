@@ -21,7 +21,7 @@ async def show(visit: Visit, name: str) -> Response:
     status = visit.query("status")
     wanted = Wanted(visit.query("id"), visit.query("text"), status if status in STATUSES else "")
     number = page_number(visit)
-    listing = await visit.shared.soon(
+    listing = await visit.shared.get_or_previous(
         ("messages", name, wanted, number), lambda: list_messages(visit.shared, queue, wanted, number)
     )
     total = figures.sample.size if listing is None or listing.found is None else listing.found

@@ -21,17 +21,17 @@ async def show(visit: Visit, name: str) -> Response:
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
     period = series.period(visit.query("range"))
-    config = await visit.shared.recent(("configuration", name), queue.configuration)
+    config = await visit.shared.get_any(("configuration", name), queue.configuration)
     return visit.page(
         "queue.html",
         section="/",
         tab="overview",
         figures=figures,
-        consumers=await visit.shared.soon(("consumers", name), lambda: consumers_of(visit.session, name)),
+        consumers=await visit.shared.get_or_previous(("consumers", name), lambda: consumers_of(visit.session, name)),
         settings=_settings(config),
         period=period,
         periods=series.PERIODS,
-        times=await visit.shared.soon(("times", name, period), lambda: times.read(queue, period.seconds))
+        times=await visit.shared.get_or_previous(("times", name, period), lambda: times.read(queue, period.seconds))
         if config.history
         else None,
         has_history=bool(config.history),

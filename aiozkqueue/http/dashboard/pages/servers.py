@@ -28,4 +28,4 @@ async def _diagnosis(visit: Visit) -> Diagnosis | None:
     """Return the last examination; None while the first is made."""
     visit.require_all()
     admin = visit.listing.admin
-    return await visit.shared.soon(("diagnosis",), lambda: admin.diagnose(budget=BUDGET))
+    return await visit.shared.get_or_previous(("diagnosis",), lambda: admin.diagnose(budget=BUDGET))

@@ -17,12 +17,12 @@ from aiozkqueue.session.internals import handle_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from aiozkqueue.http.core.shared import Shared
+    from aiozkqueue.http.core.shared_readings import SharedReadings
     from aiozkqueue.layout import ItemName
     from aiozkqueue.operations.bundles import Found
     from aiozkqueue.operations.listing import Placed
     from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.message import Content
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
@@ -82,7 +82,7 @@ class _Index(NamedTuple):
     bundled: list[Found]
 
 
-async def list_messages(shared: Shared, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
+async def list_messages(shared: SharedReadings, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
     """Return a page of the messages that match, from 0. Visitors share the data that is read for it.
 
     Raises: AccessDeniedError, PayloadError.
@@ -137,8 +137,8 @@ def _matches(row: Row, wanted: Wanted) -> bool:
 
 async def _single_rows(handle: QueueHandle[SessionCore], placed: Sequence[Placed]) -> AsyncIterator[Row]:
     items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
-    sealed: Sealed = {}
-    async for page in find_pages(handle, list(items), sealed):
+    unreadable: Unreadable = {}
+    async for page in find_pages(handle, list(items), unreadable):
         for snapshot in page:
             yield _row(handle, items[snapshot.place], snapshot)
         await asyncio.sleep(0)
@@ -148,7 +148,7 @@ def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) 
     lock = found.lock
     record = record_of_attempts(found.meta)
     read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
-    if lock is not None and is_group(found.locked_by) and LockRecord.decode(lock.data).claim != found.id:
+    if lock is not None and is_group(found.lock_id) and LockRecord.decode(lock.data).claim != found.id:
         lock = None  # another message of its group is held
     due = due_of(item, lock)
     if due is not None and due <= handle.runtime.server_clock.estimate():

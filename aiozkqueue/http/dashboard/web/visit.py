@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.errors import InvalidNameError
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.core.service import queue_exists
-from aiozkqueue.http.core.shared import FRESH
+from aiozkqueue.http.core.shared_readings import FRESH
 from aiozkqueue.http.dashboard.readings.figures import Figures, figures_of
 from aiozkqueue.operations.similar import similar_queue
 from aiozkqueue.sampling import MOST_LISTED
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiozkqueue.http.core.backend import Backend
     from aiozkqueue.http.core.charts import Charts
     from aiozkqueue.http.core.purging import Purges
-    from aiozkqueue.http.core.shared import Shared
+    from aiozkqueue.http.core.shared_readings import SharedReadings
     from aiozkqueue.sampling import Sampler
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
@@ -60,7 +60,7 @@ class Visit:
         return self._backend.charts
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedReadings:
         """The readings that all visitors share. Raises: ProblemError: the session is not open."""
         return self._backend.shared
 
@@ -87,7 +87,7 @@ class Visit:
             raise PageError(403, "Not permitted", text)
         core = core_of(self.session)
         try:
-            exists = await self.shared.recent(("there", name), lambda: queue_exists(core, name))
+            exists = await self.shared.get_any(("there", name), lambda: queue_exists(core, name))
         except InvalidNameError as error:
             raise PageError(404, "No such queue", str(error)) from None
         if not exists:
@@ -120,7 +120,7 @@ class Visit:
         if sample is None:
             await self.shared.get(("sample", name), lambda: sampler.sample(name))
         elif time.time() - sample.at > FRESH:
-            await self.shared.soon(("sample", name), lambda: sampler.sample(name))
+            await self.shared.get_or_previous(("sample", name), lambda: sampler.sample(name))
         return figures_of(name, sampler.latest[name], sampler.rates(name), time.time())
 
     # -- forms

@@ -7,12 +7,21 @@ more than its share, the connection that has been idle for the longest time is c
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 C = TypeVar("C")
 
 
-class Crowd(Generic[C]):
+class Admission(NamedTuple, Generic[C]):
+    """The answer to a new connection."""
+
+    has_room: bool
+    """Whether the connection may send any request."""
+    displaced: C | None
+    """The connection that must be closed to make room."""
+
+
+class ConnectionLimit(Generic[C]):
     """The connections of a server, by client address.
 
     Args:
@@ -30,8 +39,8 @@ class Crowd(Generic[C]):
     def __len__(self) -> int:
         return len(self._peers)
 
-    def enter(self, connection: C, peer: str) -> tuple[bool, C | None]:
-        """Add a connection. Return whether there is room, and the connection that must be closed to make room."""
+    def enter(self, connection: C, peer: str) -> Admission[C]:
+        """Add a connection."""
         self._peers[connection] = peer
         self._numbers[peer] += 1
         if self._numbers[peer] > self._share:
@@ -40,12 +49,12 @@ class Crowd(Generic[C]):
             crowded = max(self._idle, key=self._numbers.__getitem__, default=peer)
         else:
             self.idle(connection)
-            return True, None
-        victim = next(iter(self._idle.get(crowded, ())), None)
-        if victim is not None:
-            self.leave(victim)
+            return Admission(has_room=True, displaced=None)
+        displaced = next(iter(self._idle.get(crowded, ())), None)
+        if displaced is not None:
+            self.leave(displaced)
         self.idle(connection)
-        return victim is not None, victim
+        return Admission(displaced is not None, displaced)
 
     def leave(self, connection: C) -> None:
         """Remove a connection."""

@@ -46,7 +46,7 @@ class _Reading:
         self.until = max(start + FRESH, time.monotonic() + SHARE * (time.monotonic() - start))
 
 
-class Shared:
+class SharedReadings:
     """The readings of one server, by key."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Shared:
             await asyncio.shield(reading.task)
         return cast("T", reading.value)
 
-    async def soon(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+    async def get_or_previous(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Wait up to `READING_TIMEOUT` for a reading, and then return the previous one; None: there is none yet.
 
         Raises: the errors of ``read``.
@@ -75,12 +75,12 @@ class Shared:
                 task.result()
         return cast("T", reading.value) if reading.has_value else None
 
-    async def recent(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return a reading as `soon` does, but wait for the first one. Raises: the errors of ``read``."""
+    async def get_any(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return a reading as `get_or_previous` does, but wait for the first one. Raises: the errors of ``read``."""
         reading = self._readings.get(key)
         if reading is None or not reading.has_value:
             return await self.get(key, read)
-        await self.soon(key, read)
+        await self.get_or_previous(key, read)
         return cast("T", reading.value)
 
     def forget(self, queue: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Sent:
+class RequestMessages:
     """Messages in their stored form, by the name of the queue in the request.
 
     Args:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .write import AtomicWrite, Composition
 
 
-class Puts(Part):
+class CreateItems(Part):
     """The creates of items: of a direct put, or of a transaction.
 
     ``deadline`` limits the wait for capacity in a queue that became bounded after the write was sent; before, the
@@ -105,8 +105,8 @@ class Puts(Part):
         self._plans = [put.plan for put in self._sent if put.plan is not None]
         live = live_of(self._sent)
         for put in live:
-            for attached_op in put.plan.attached_ops if put.plan is not None else ():
-                composition.add(attached_op.operation(), attached_op)
+            for hook in put.plan.hooks if put.plan is not None else ():
+                composition.add(hook.operation(), hook)
         for put in live:
             composition.add(create(put), put.state)
 
@@ -139,8 +139,8 @@ class Puts(Part):
 
     def _notify_plans(self, error: BaseException | None) -> None:
         for plan in self._plans:
-            for attached_op in plan.attached_ops:
-                attached_op.settled(error)
+            for hook in plan.hooks:
+                hook.settled(error)
 
 
 def makes_bundles(state: QueueState) -> bool:

@@ -16,13 +16,13 @@ from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
 from .acknowledge import MAX_CONCURRENT
 from .bundled import releasing
 from .epoch import RefusedError
-from .making import Making
+from .making import BatchMaker
 
 if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 
-class Ahead(Making):
+class BatchPreparer(BatchMaker):
     """Prepares a batch, and releases it."""
 
     async def prepare(self, after: int, limit: int | None) -> None:

@@ -34,8 +34,8 @@ from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .dispositions import ASIDE, Disposition
-from .held import EndClaims, leave_out_record, weigh
+from .dispositions import LONGEST_SKIP, Disposition
+from .end_claims import EndClaims, leave_out_record, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -145,12 +145,12 @@ class ReleaseClaims(EndClaims):
     # -- refusals
 
     def refused(
-        self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
+        self, claim: Claim | None, handler: RefusalHandler | None, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Leave out a claim that is lost, or the part of it that is refused; the rest is sent again."""
-        if owner is not None:
-            return self._refused_attached(claim, owner, operation, error)
-        assert claim is not None  # noqa: S101 - an operation of several claims has an owner
+        if handler is not None:
+            return self._refused_attached(claim, handler, operation, error)
+        assert claim is not None  # noqa: S101 - an operation of several claims has a handler
         if isinstance(claim, BundledClaim):
             return self._refused_bundled(claim, operation, error)
         if operation.path == claim.state.paths.meta(claim.id):
@@ -190,18 +190,18 @@ class ReleaseClaims(EndClaims):
         return None
 
     def _refused_attached(
-        self, claim: Claim | None, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
+        self, claim: Claim | None, handler: RefusalHandler, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Have the owner of an attached or shared operation repair the cause; otherwise leave the operation out."""
-        if (repair := self._repair_once(owner, operation, error)) is not None:
+        """Have the handler of an attached or shared operation repair the cause; otherwise leave the operation out."""
+        if (repair := self._repair_once(handler, operation, error)) is not None:
             return repair
         if claim is not None:
             return self._step_down(claim, error)
-        assert isinstance(owner, QueueState)  # noqa: S101 - the only other shared operation is its wake-up
-        self._unwakeable.add(owner)  # its idle consumers also poll
+        assert isinstance(handler, QueueState)  # noqa: S101 - the only other shared operation is its wake-up
+        self._unwakeable.add(handler)  # its idle consumers also poll
         return None
 
-    def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
+    def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:
         """Reduce each claim of this portion, or the portion."""
         self.repairs = 0
         if isinstance(error, OutcomeUnknownError):
@@ -231,15 +231,15 @@ class ReleaseClaims(EndClaims):
         return None if repair is None else self._try_repair(repair)
 
     def _repair_once(
-        self, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
+        self, handler: RefusalHandler, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Have the owner of a refused operation repair the cause, once; None: it cannot, or has tried."""
+        """Have the handler of a refused operation repair the cause, once; None: it cannot, or has tried."""
         refusal = (operation.path, type(error))
         if refusal in self._answered:
             return None
         self._answered.add(refusal)
         try:
-            repair = owner.repair(operation, error)
+            repair = handler.repair(operation, error)
         except QueueError:
             return None
         return _all([]) if repair is None else self._try_repair(repair)
@@ -281,7 +281,7 @@ class ReleaseClaims(EndClaims):
             self._lose(claim)
         elif disposition.delay:
             del self._dispositions[claim]
-            claim.state.keep(claim, min(disposition.delay, LONGEST_KEPT))
+            claim.state.release_later(claim, min(disposition.delay, LONGEST_KEPT))
         else:
             return self._remove_lock(claim, gone=False)
         return None
@@ -300,7 +300,7 @@ class ReleaseClaims(EndClaims):
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
-        self._dispositions[claim] = Disposition("release", delay=ASIDE)
+        self._dispositions[claim] = Disposition("release", delay=LONGEST_SKIP)
         remedy = (
             "allow its dead letter to be stored"
             if claim.bundled
@@ -310,7 +310,7 @@ class ReleaseClaims(EndClaims):
             "queue %s: message %s cannot be removed, and is skipped for %d s: %s; %s",
             claim.state.name,
             claim.id,
-            ASIDE,
+            LONGEST_SKIP,
             error,
             remedy,
             extra=about(claim, self._transaction_id),
@@ -364,7 +364,7 @@ class ReleaseClaims(EndClaims):
         """
 
         def is_ours(lock: Node) -> bool:
-            return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
+            return lock.stat.ctime == claim.claimed_at and LockRecord.decode(lock.data).owner == claim.owner
 
         self.repairs = 0  # each claim may need its own reads
         self._reads[claim] = reads = self._reads.get(claim, 0) + 1
@@ -374,7 +374,7 @@ class ReleaseClaims(EndClaims):
             )
             return
         try:
-            forced_version = await claim.state.unforced(claim.lock, is_ours, claim.generation)
+            forced_version = await claim.state.read_forced_version(claim.lock, is_ours, claim.generation)
         except ZooKeeperSessionExpiredError:
             return  # the write is sent again, and then ends with the session
         except NoAuthError as error:

@@ -1,4 +1,4 @@
-"""The ends of claims in a commit. Their releases, which cannot fail, are in `release`."""
+"""The ends of claims in a commit. Their releases, which cannot fail, are in `release_claims`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EndClaims(Part):
             weight += weigh(claim, disposition)
             if claim.bundled:
                 bundled = True
-        self.weight = weight  # here, as in `Puts`
+        self.weight = weight  # here, as in `CreateItems`
         self.repairs = 0
         self.generation = generation
         self._transaction_id = transaction_id
@@ -119,16 +119,16 @@ class EndClaims(Part):
         return self.refused(claim, None, operation, error)
 
     def refused(
-        self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
+        self, claim: Claim | None, handler: RefusalHandler | None, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Fail the commit if a claim is lost; have other owners repair the cause.
 
-        ``claim`` is the claim that it is about (None: of several), and ``owner`` handles its refusal instead of the
+        ``claim`` is the claim that it is about (None: of several), and ``handler`` handles its refusal instead of the
         claim.
         """
-        if owner is not None:
-            return owner.repair(operation, error)
-        assert claim is not None  # noqa: S101 - an operation of several claims has an owner
+        if handler is not None:
+            return handler.repair(operation, error)
+        assert claim is not None  # noqa: S101 - an operation of several claims has a handler
         if isinstance(claim, BundledClaim) and isinstance(error, NoNodeError | BadVersionError):
             claim.bundle.lose()
         if operation.path == claim.state.paths.meta(claim.id):
@@ -139,7 +139,7 @@ class EndClaims(Part):
         """End one claim; operations shared by several claims are left to `_end_shared`."""
         kind = disposition.kind
         if isinstance(claim, BundledClaim):
-            composition.join(claim.bundle, self)
+            composition.continue_chain(claim.bundle, self)
             parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None, composition)
             if kind == "dead" and not claim.bundle.gone:
                 for operation in claim.bundle.guard():
@@ -160,11 +160,11 @@ class EndClaims(Part):
         else:
             self._shared = self._shared or not disposition.delay
             parts = self._release(claim, disposition)
-        for owner, operation in parts:
-            composition.add(operation, EndHandler(self, claim, owner))
+        for handler, operation in parts:
+            composition.add(operation, EndHandler(self, claim, handler))
         for end_hook in claim.state.snapshot.end_hooks if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, composition.now):
-                composition.add(attached_op.operation, EndHandler(self, claim, attached_op.owner))
+                composition.add(attached_op.operation, EndHandler(self, claim, attached_op.handler))
 
     def _end_shared(self, composition: Composition) -> None:
         """Add the operations on group locks, and one wake-up for all items that are available immediately."""
@@ -176,13 +176,13 @@ class EndClaims(Part):
             elif not claim.bundled and (disposition.left or (disposition.kind == "release" and not disposition.delay)):
                 wakeups[claim.wakeup] = claim.state
         for group_lock in group_locks:
-            for claim, owner, operation in group_lock.lock_operations(self._dispositions, self._due):
-                composition.add(operation, EndHandler(self, claim, owner))
+            for claim, handler, operation in group_lock.lock_operations(self._dispositions, self._due):
+                composition.add(operation, EndHandler(self, claim, handler))
         for wakeup, state in wakeups.items():
             if not self._wakes(state):
                 continue
             # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
-            for operation in state.wakeup(wakeup, self._transaction_id):
+            for operation in state.wakeup_operations(wakeup, self._transaction_id):
                 composition.add(operation, EndHandler(self, None, state))
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
@@ -201,7 +201,7 @@ class EndClaims(Part):
         if claim.meta_version is not None and not claim.record_refused:
             yield None, Delete(claim.state.paths.meta(claim.id))
         if claim.fields is not None and (freed_key := freed_by(claim)) is not None:
-            yield freed_key.owner, freed_key.operation
+            yield freed_key.handler, freed_key.operation
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - results are not needed
         """Settle the claims, the last one first: each goes to the front of the available items."""
@@ -227,7 +227,7 @@ class EndClaims(Part):
                 continue
             if disposition.delay and claim.state.dialect is not None:
                 claim.version += 1
-                claim.state.keep(claim, disposition.delay)
+                claim.state.release_later(claim, disposition.delay)
                 continue
             if disposition.kind != "release":
                 claim.settled(FREE if claim.remainder is not None or disposition.left else GONE)
@@ -343,11 +343,11 @@ class EndHandler(NamedTuple):
 
     ends: EndClaims
     claim: Claim | None
-    owner: RefusalHandler | None
+    handler: RefusalHandler | None
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """See `RefusalHandler`."""
-        return self.ends.refused(self.claim, self.owner, operation, error)
+        return self.ends.refused(self.claim, self.handler, operation, error)
 
 
 class ConsumeBundled(EndClaims):
@@ -392,7 +392,7 @@ class ConsumeBundled(EndClaims):
                 super().compose(composition)
                 return
         for hold, ended in self._ends.items():
-            composition.join(hold, self)
+            composition.continue_chain(hold, self)
             hold.consume(ended)
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:

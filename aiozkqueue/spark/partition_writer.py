@@ -56,7 +56,7 @@ class Progress(NamedTuple):
     version: int
 
 
-class Batch(NamedTuple):
+class BatchIdentity(NamedTuple):
     """The batch and its writer; for the other fields see `BatchWriter.begin`."""
 
     writer: str
@@ -65,10 +65,10 @@ class Batch(NamedTuple):
     made: Made = NOT_KNOWN
 
 
-class Part:
-    """One partition of one batch."""
+class PartitionWriter:
+    """Writes one partition of one batch. Each attempt at the partition has its own writer."""
 
-    def __init__(self, link: Link, staging: BatchWriter, batch: Batch, partition: int, fence: Fence) -> None:
+    def __init__(self, link: Link, staging: BatchWriter, batch: BatchIdentity, partition: int, fence: Fence) -> None:
         self._link = link
         self._staging = staging
         self._batch = batch
@@ -196,10 +196,10 @@ class Part:
         )
 
 
-class MarkedPart(Part):
-    """A partition whose rows are identified by a column. A row is put once, in any order and by any partition."""
+class MarkedPartitionWriter(PartitionWriter):
+    """Writes a partition whose rows a column identifies. A row is put once, in any order and by any partition."""
 
-    def __init__(self, link: Link, staging: BatchWriter, batch: Batch, partition: int, fence: Fence) -> None:
+    def __init__(self, link: Link, staging: BatchWriter, batch: BatchIdentity, partition: int, fence: Fence) -> None:
         super().__init__(link, staging, batch, partition, fence)
         self._known: set[str] = set()
 
