@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
 from .fields import LAST_MOMENT, is_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
 # Characters that ZooKeeper refuses in paths: control characters, surrogates (so everything beyond the first plane,
@@ -147,6 +150,11 @@ class QueuePaths:
     def place_of(self, path: str) -> str:
         """Return the place of a path, relative to the queue."""
         return path[len(self.base) + 1 :]
+
+    def folders_among(self, path: str) -> Sequence[str]:
+        """Return the children of a folder of messages or locks that are themselves folders of the queue."""
+        del path
+        return ()
 
     def lock_of(self, name: str) -> str | None:
         """Return the id in the name of a lock; None if the name is not a lock's."""

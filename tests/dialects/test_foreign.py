@@ -256,6 +256,31 @@ async def test_a_lock_path_among_the_items_is_refused_and_a_lock_folder_below_a_
     assert await awaited(session, shard, 1) == [b"taken"]
 
 
+@pytest.mark.parametrize(
+    ("items", "locks"),
+    [("{path}", "{path}/locks"), ("{path}", "{path}/of/locks"), ("{path}/items", "{path}")],
+    ids=["locks below the items", "locks further below", "items below the locks"],
+)
+async def test_a_folder_of_locks_below_a_queue_counts_as_no_message(
+    session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer, items: str, locks: str
+) -> None:
+    items, locks = items.format(path=path), locks.format(path=path)
+    await server_view.create(f"{items}/queue-0000000000", frame([b"first"]))  # a Java producer creates no lock path
+    unopened = other.curator_queue(items, lock_path=locks)
+    assert await unopened.size() == (await unopened.stats()).size == 1
+    queue = session.curator_queue(items, lock_path=locks)
+    await queue.configure(zq.QueueConfig(max_size=2))
+    await queue.put(b"second", timeout=10)
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=10) is not None
+        stats = await queue.stats()
+        assert (stats.size, stats.waiting, stats.in_flight, await queue.claimed()) == (2, 1, 1, 1)
+    assert await awaited(session, queue, 1) == [b"second"]
+    stats = await queue.stats()
+    assert (await queue.size(), stats.size, stats.waiting, stats.in_flight, stats.removed) == (0, 0, 0, 0, stats.put)
+    assert stats.oldest is None
+
+
 async def test_puts_skip_item_names_that_are_already_taken(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
