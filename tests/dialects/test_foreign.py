@@ -193,7 +193,16 @@ async def test_an_item_locked_by_another_program_is_not_touched(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("headers", {"a": "b"}), ("group", "g"), ("ttl", 5), ("unique", True), ("priority", 3), ("delay", 1)],
+    [
+        ("headers", {"a": "b"}),
+        ("group", "g"),
+        ("ttl", 5),
+        ("unique", True),
+        ("unique", 0),
+        ("priority", 3),
+        ("priority", False),
+        ("delay", 1),
+    ],
 )
 async def test_values_that_do_not_fit_the_layout_are_refused_before_anything_is_sent(
     session: zq.QueueSession, path: str, option: str, value: object
