@@ -13,7 +13,7 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT, fits_path
 
 from .compression import deflate, inflate, is_gzip
-from .dialect import Dialect, PutNames, check_path
+from .dialect import Dialect, PutNames, check_path, check_switch
 from .framing import frame, unframe
 from .sharding import check_shard_locks
 
@@ -205,6 +205,7 @@ def curator(
     check_path(path, "path")
     if lock_path is not None:
         check_path(lock_path, "lock_path")
+    check_switch(compressed, "compressed")
     if kind not in tuple(_KINDS):  # as a list, it cannot be hashed
         msg = f"kind={kind!r}: give one of {', '.join(map(repr, _KINDS))}"
         raise InvalidOptionError(msg)

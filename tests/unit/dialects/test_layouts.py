@@ -89,6 +89,15 @@ def test_a_delay_is_read_as_a_java_long(digits: str, due: int) -> None:
     assert curator("/q", kind="delay").due(f"queue-|{digits}|0000000001") == due
 
 
+@pytest.mark.parametrize("value", [0, 1, None, "no", [], 1.0])
+def test_a_switch_that_is_not_a_bool_is_refused(value: Any) -> None:
+    """A record of a move stores it, and would not be read back."""
+    with pytest.raises(InvalidOptionError, match="compressed=.*: give True or False"):
+        curator("/q", compressed=value)
+    with pytest.raises(InvalidOptionError, match="locking=.*: give True or False"):
+        kazoo("/q", locking=value)
+
+
 @pytest.mark.parametrize("priority", [False, 0.0, "", [], {}, True, "1", 2**31])
 @pytest.mark.parametrize("dialect", [curator("/q", kind="priority"), kazoo("/q")])
 def test_a_priority_of_another_type_is_refused(dialect: Dialect, priority: Any) -> None:
