@@ -139,6 +139,12 @@ class QueuePaths:
         """The parent of the counters of the messages in bundles."""
         return f"{self.base}/bundled"
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """The names of the children that the queue's own znode may have."""
+        own = {getattr(self, attribute) for attribute in self.__slots__} | {self.cancelled, self.bundled}
+        return frozenset(path[len(self.base) + 1 :] for path in own if path.startswith(f"{self.base}/"))
+
     def item(self, name: str) -> str:
         """Return the path of an item of the plain lane, given its whole name."""
         return f"{self.items}/{name}"
@@ -241,6 +247,14 @@ class ClientPaths:
     def slot(self, k: int) -> str:
         """Return the path of the ``k``-th commit slot."""
         return f"{self.base}/slot-{k}"
+
+
+def is_of_curator_or_kazoo(name: str) -> bool:
+    """Whether a child of a queue's znode belongs to a queue of Curator or kazoo that has the same path.
+
+    No part of our own queues has such a name.
+    """
+    return name.startswith(("queue-", "entry-", "qn-")) or name in {"entries", "taken"}
 
 
 def parse_due(name: str) -> tuple[int, str] | None:
