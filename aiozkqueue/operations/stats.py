@@ -484,7 +484,8 @@ def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Con
     header: Header
     try:
         if state.dialect is not None and state.dialect.is_item(item.text):
-            header, body = EMPTY_HEADER, next(iter(state.dialect.messages(node.data)), b"")
+            header = state.dialect.header_of(item.text)
+            body = next(iter(state.dialect.messages(node.data)), b"")
         else:
             header, body = decode(node.data)
     except MalformedError:

@@ -17,7 +17,7 @@ from aiozkqueue.session.internals import handle_of, state_of
 from .test_kazoo import awaited, drained
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
@@ -211,6 +211,31 @@ async def test_values_that_do_not_fit_the_layout_are_refused_before_anything_is_
     with pytest.raises(zq.InvalidOptionError, match=f"does not support {option}="):
         await queue.put(b"x", **{option: value})  # type: ignore[arg-type]
     assert await queue.size() == 0
+
+
+async def test_a_message_shows_the_priority_or_the_id_that_its_item_has(session: zq.QueueSession, path: str) -> None:
+    ids = session.curator_queue(f"{path}/ids", lock_path=f"{path}/id-locks", kind="id")
+    urgent = session.curator_queue(f"{path}/priorities", lock_path=f"{path}/priority-locks", kind="priority")
+    jobs = session.kazoo_queue(f"{path}/jobs")
+    await ids.put(b"x", key="a/b")
+    await urgent.put_multi([b"x", b"y"], priority=-(2**31))
+    await jobs.put(b"x", priority=7)
+    await jobs.put(b"y")
+
+    def shown(messages: Sequence[zq.Message[bytes]]) -> list[tuple[str | None, int]]:
+        return [(message.key, message.priority) for message in messages]
+
+    expected = [("a_b", 0)], [(None, -(2**31))] * 2, [(None, 7), (None, 100)]
+    for queue, wanted in zip((ids, urgent, jobs), expected, strict=True):
+        assert shown(await queue.peek()) == wanted[: await queue.size()]
+        async with session.transaction() as tx:
+            messages = await tx.take_many(queue, 10, timeout=30)
+            assert shown(messages) == wanted
+            for message in messages:
+                tx.reject(message, "no")
+        assert await queue.dead_letters.size() == len(wanted)
+        assert await queue.dead_letters.redrive() == len(wanted)
+        assert sorted(shown(await queue.peek()), key=str) == sorted(wanted, key=str)
 
 
 async def test_settings_and_calls_that_foreign_queues_do_not_support_are_refused(
