@@ -225,8 +225,12 @@ async def test_a_message_shows_the_priority_or_the_id_that_its_item_has(session:
     def shown(messages: Sequence[zq.Message[bytes]]) -> list[tuple[str | None, int]]:
         return [(message.key, message.priority) for message in messages]
 
-    expected = [("a_b", 0)], [(None, -(2**31))] * 2, [(None, 7), (None, 100)]
-    for queue, wanted in zip((ids, urgent, jobs), expected, strict=True):
+    expected: list[tuple[zq.Queue[bytes], list[tuple[str | None, int]]]] = [
+        (ids, [("a_b", 0)]),
+        (urgent, [(None, -(2**31))] * 2),
+        (jobs, [(None, 7), (None, 100)]),
+    ]
+    for queue, wanted in expected:
         assert shown(await queue.peek()) == wanted[: await queue.size()]
         async with session.transaction() as tx:
             messages = await tx.take_many(queue, 10, timeout=30)

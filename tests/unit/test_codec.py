@@ -94,7 +94,7 @@ class Nested(BaseModel):
         (dict, lambda number: {"a": [None, number]}),
         (Any, lambda number: [number]),
         (float | None, lambda number: number),
-        (Loose, lambda number: Loose(celsius=number)),
+        (Loose, lambda number: Loose.model_validate({"celsius": number})),
         (list[Reading | str], lambda number: ["here", Reading(celsius=number)]),
         (Nested, lambda number: Nested(inner=Nested(reading=number))),
         (Reading, lambda number: Reading(celsius=number)),
