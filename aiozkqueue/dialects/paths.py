@@ -53,7 +53,10 @@ class ForeignPaths(QueuePaths):
         if path not in {self.items, self.locks}:
             return ()
         other = self.locks if path == self.items else self.items
-        return (f"{path}/{other[len(path) + 1 :].partition('/')[0]}",) if other.startswith(f"{path}/") else ()
+        if not other.startswith(f"{path}/"):
+            return ()
+        end = other.find("/", len(path) + 1)
+        return (other if end < 0 else other[:end],)
 
     def lock(self, id: str) -> str:
         """Return the path of a lock, which has the name of its item."""

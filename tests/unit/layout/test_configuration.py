@@ -286,7 +286,7 @@ def test_a_setting_is_refused_or_can_be_read_back(setting: str, value: object) -
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_a_part_of_a_setting_is_refused_or_can_be_read_back(make: Callable[[Any], Any], value: object) -> None:
     try:
-        part = make(value)
+        part: Any = make(value)
         setting = "history" if isinstance(part, History) else "policy"
         config = StoredConfig().changed(QueueConfig(**{setting: part}))
     except InvalidOptionError:
