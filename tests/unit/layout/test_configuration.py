@@ -286,9 +286,9 @@ def test_a_setting_is_refused_or_can_be_read_back(setting: str, value: object) -
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_a_part_of_a_setting_is_refused_or_can_be_read_back(make: Callable[[Any], Any], value: object) -> None:
     try:
-        part: Any = make(value)
-        setting = "history" if isinstance(part, History) else "policy"
-        config = StoredConfig().changed(QueueConfig(**{setting: part}))
+        part = make(value)
+        settings: dict[str, Any] = {"history" if isinstance(part, History) else "policy": part}
+        config = StoredConfig().changed(QueueConfig(**settings))
     except InvalidOptionError:
         return
     assert StoredConfig.decode(config.encode()) == config
