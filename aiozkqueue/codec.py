@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,6 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T")
+
+_NULL = b"null"
+_COLLECTIONS = frozenset({"list", "tuple", "set", "frozenset"})
+#: The types of pydantic's schemas that hold no float unless a part of them does.
+_WITHOUT_FLOATS = _COLLECTIONS | {
+    *("none", "bool", "int", "str", "bytes", "date", "time", "datetime", "timedelta", "uuid", "literal", "enum", "url"),
+    *("nullable", "default", "union", "tagged-union", "definitions", "definition-ref", "dict"),
+    *("model", "model-fields", "model-field", "dataclass", "dataclass-args", "dataclass-field"),
+    *("typed-dict", "typed-dict-field"),
+}
 
 # Matches pydantic's text about a mismatched value: what it expected and for which field, without the value.
 _EXPECTED = re.compile(r"\((Expected [^\n]*?) - [^\n\[]*\[(?:field_name='([^'\n]*)', )?input_value=")
@@ -65,6 +78,7 @@ class AdapterCodec(Generic[T]):
 
     def __init__(self, adapter: TypeAdapter[T]) -> None:
         self._adapter = adapter
+        self._has_no_floats: bool | None = None  # not known yet
 
     def encode(self, value: T, queue: str) -> bytes:
         """Validate and dump a value. Raises: PayloadError."""
@@ -77,6 +91,8 @@ class AdapterCodec(Generic[T]):
             raise PayloadError(msg) from None  # pydantic's error shows the value, and tracebacks are logged
         if declared != actual:
             self._refuse_lost_fields(value, queue)
+        if _NULL in declared:
+            self._refuse_lost_numbers(value, declared, queue)
         return declared
 
     def decode(self, payload: bytes, queue: str) -> T:
@@ -97,6 +113,60 @@ class AdapterCodec(Generic[T]):
                 "it is not part of the queue's declared type; declare a union, or the subclass"
             )
             raise PayloadError(msg)
+
+    def _refuse_lost_numbers(self, value: T, declared: bytes, queue: str) -> None:
+        """Refuse NaN and infinity if they become null, which decodes as None, or as no value at all."""
+        if self._has_no_floats is None:
+            self._has_no_floats = _excludes_floats(self._adapter.core_schema)
+        if self._has_no_floats:
+            return
+        plain = self._adapter.dump_python(value, by_alias=True, round_trip=True)
+        nones, odd_numbers = _count(plain)
+        if odd_numbers and _count(json.loads(declared))[0] > nones:
+            msg = (
+                f"not a value for queue {queue!r}: JSON has no NaN and no infinity, so a number would become null; "
+                "set pydantic's ser_json_inf_nan to 'constants' or 'strings'"
+            )
+            raise PayloadError(msg)
+
+
+def _excludes_floats(schema: object) -> bool:
+    """Whether a type certainly holds no float, so that its values need not be searched for one."""
+    left: list[object] = [schema]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, dict):
+            part = cast("dict[str, object]", inner)
+            kind = part.get("type")
+            if kind is not None and kind not in _WITHOUT_FLOATS:
+                return False
+            if (kind in _COLLECTIONS and "items_schema" not in part) or (
+                kind == "dict" and "values_schema" not in part
+            ):
+                return False
+            if "allow" in (part.get("extra_behavior"), part.get("extra_fields_behavior")):
+                return False
+            left += part.values()
+        elif isinstance(inner, list | tuple):
+            left += cast("Iterable[object]", inner)
+    return True
+
+
+def _count(value: object) -> tuple[int, int]:
+    """Return how often nested collections contain None, and how often a number that is not finite."""
+    nones = odd_numbers = 0
+    left: list[object] = [value]
+    while left:
+        inner = left.pop()
+        if inner is None:
+            nones += 1
+        elif isinstance(inner, float):
+            odd_numbers += not math.isfinite(inner)
+        elif isinstance(inner, dict):
+            left += cast("dict[object, object]", inner).values()
+        elif isinstance(inner, list | tuple | set | frozenset | deque):
+            left += cast("Iterable[object]", inner)
+    return nones, odd_numbers
 
 
 def _lost_key(declared: object, actual: object) -> str | None:

@@ -84,7 +84,7 @@ class Groups:
 
         Raises: InvalidNameError, InvalidOptionError, AccessDeniedError, PayloadError.
         """
-        self._paths.queue(group)
+        self._paths.queue_of_group(group)
         await self._change(lambda groups: groups if group in groups else (*groups, group))
 
     async def leave(self, group: str) -> None:

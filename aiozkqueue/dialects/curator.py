@@ -13,7 +13,7 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT, fits_path
 
 from .compression import deflate, inflate, is_gzip
-from .dialect import Dialect, PutNames, check_path
+from .dialect import Dialect, PutNames, check_path, check_switch
 from .framing import frame, unframe
 from .sharding import check_shard_locks
 
@@ -26,6 +26,7 @@ CuratorKind = Literal["queue", "priority", "delay", "id", "simple"]
 
 _MOST: Final = 2**31 - 1
 _LEAST: Final = -(2**31)
+_MOST_LONG: Final = 2**63 - 1
 _PRIORITY: Final = re.compile(r"queue-([01])([0-9A-Fa-f]{8})[0-9]{10}")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -86,7 +87,7 @@ class _Prioritized(_Framed):
 
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
-        priority = put.priority or 0
+        priority = 0 if put.priority is None else put.priority
         if type(priority) is not int or not _LEAST <= priority <= _MOST:
             raise self.refuse("priority", priority, f"an integer from {_LEAST}, the most urgent, to {_MOST}")
         return f"{self.prefix}{'1' if priority >= 0 else '0'}{priority & 0xFFFFFFFF:08X}"
@@ -101,7 +102,10 @@ class _Prioritized(_Framed):
 
 @dataclass(frozen=True, slots=True)
 class _Delayed(_Framed):
-    """The name contains the time from which the item may be taken. If it does not parse, the item is due at once."""
+    """The name contains the time from which the item may be taken, a Java long.
+
+    If it does not parse as one, the item is due at once.
+    """
 
     kind: ClassVar[CuratorKind] = "delay"
     options: ClassVar[frozenset[str]] = frozenset({"delay", "at"})
@@ -113,8 +117,9 @@ class _Delayed(_Framed):
 
     def due(self, name: str) -> int:
         """See `Dialect`."""
-        digits = _between_bars(name)
-        return min(int(digits, 16), LAST_MOMENT) if digits and _HEX.issuperset(digits) else 0
+        digits = _between_bars(name).removeprefix("+")
+        due = int(digits, 16) if digits and _HEX.issuperset(digits) else 0
+        return min(due, LAST_MOMENT) if due <= _MOST_LONG else 0
 
     def order(self, name: str) -> tuple[int, str]:
         """See `Dialect`."""
@@ -200,6 +205,7 @@ def curator(
     check_path(path, "path")
     if lock_path is not None:
         check_path(lock_path, "lock_path")
+    check_switch(compressed, "compressed")
     if kind not in tuple(_KINDS):  # as a list, it cannot be hashed
         msg = f"kind={kind!r}: give one of {', '.join(map(repr, _KINDS))}"
         raise InvalidOptionError(msg)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.layout import MalformedError, fits_path, has_odd_parts
+from aiozkqueue.layout import EMPTY_HEADER, MalformedError, fits_path, has_odd_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydantic import JsonValue
+
+    from aiozkqueue.layout import Header
 
 SEQUENCE_DIGITS = 10
 """The suffix that the server appends to a sequential name."""
@@ -117,6 +119,13 @@ class Dialect(ABC):
         del name
         return PutNames()
 
+    def header_of(self, name: str) -> Header:
+        """Return the header of an item's messages, with the options in the item's name."""
+        fields = self.options_in(name)
+        if fields.priority is None and fields.key is None:
+            return EMPTY_HEADER
+        return replace(EMPTY_HEADER, priority=fields.priority or 0, key=fields.key)
+
     def prefix_of(self, name: str) -> str:
         """Return an item's name without its sequence number, for putting the item again."""
         name = self.whole(name)
@@ -125,6 +134,12 @@ class Dialect(ABC):
     def refuse(self, option: str, value: object, allowed: str) -> InvalidOptionError:
         """Return the error for an option that cannot be stored."""
         return InvalidOptionError(f"queue {self.path!r}: {option}={value!r}: {self.title()} takes {allowed}")
+
+
+def check_switch(value: object, what: str) -> None:
+    """Refuse a value that is not a bool. Raises: InvalidOptionError."""
+    if not isinstance(value, bool):
+        raise InvalidOptionError(f"{what}={value!r}: give True or False")
 
 
 def check_path(path: object, what: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import MalformedError
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,9 @@ def unframe(data: bytes) -> list[bytes]:
             mark.
     """
     if data[: len(_VERSION)] != _VERSION:
-        raise MalformedError(f"it begins with {data[: len(_VERSION)].hex() or 'nothing'}, not with {_VERSION.hex()}")
+        if not data:
+            raise MalformedError("it is empty")
+        raise MalformedError(f"it begins with {data[: len(_VERSION)].hex()}, not with {_VERSION.hex()}")
     messages: list[bytes] = []
     at = len(_VERSION)
     while True:
@@ -42,12 +45,16 @@ def unframe(data: bytes) -> list[bytes]:
         if opcode == _END:
             return messages
         if opcode is None:
-            raise MalformedError(f"it is cut off after {len(messages)} messages")
+            raise MalformedError(f"it is cut off after {counted(len(messages), 'message')}")
         if opcode != _MESSAGE:
             raise MalformedError(f"opcode {opcode:#04x} at byte {at} is unknown")
         start = at + 1 + _LENGTH
+        left = len(data) - start
+        if left < 0:
+            raise MalformedError(f"the length of message {len(messages)} is cut off")
         length = int.from_bytes(data[at + 1 : start], "big", signed=True)
-        if start > len(data) or not 0 <= length <= len(data) - start:
-            raise MalformedError(f"message {len(messages)} declares {length} bytes, but {len(data) - start} are left")
+        if not 0 <= length <= left:
+            msg = f"message {len(messages)} declares {length} bytes, but {left} {'is' if left == 1 else 'are'} left"
+            raise MalformedError(msg)
         messages.append(data[start : start + length])
         at = start + length

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from .dialect import Dialect, PutNames, check_path
+from .dialect import Dialect, PutNames, check_path, check_switch
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -48,4 +48,5 @@ class _Entries(Dialect):
 def kazoo(path: str, *, locking: bool = True) -> Dialect:
     """Return the layout of a kazoo queue. Raises: InvalidOptionError."""
     check_path(path, "path")
+    check_switch(locking, "locking")
     return _Entries(path, f"{path}/entries", f"{path}/taken") if locking else _Entries(path, path, None)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import QueuePaths
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .dialect import Dialect
 
 #: The folder below the root with our data about such queues. Names of queues do not begin with a dot.
@@ -45,6 +47,16 @@ class ForeignPaths(QueuePaths):
             return path[len(self.base) + 1 :]
         rest = path[self._items :]
         return f"items{rest}" if rest.count("/") <= 1 else ""
+
+    def folders_among(self, path: str) -> Sequence[str]:
+        """See `QueuePaths`: the locks may be below the items, or the items below the locks."""
+        if path not in {self.items, self.locks}:
+            return ()
+        other = self.locks if path == self.items else self.items
+        if not other.startswith(f"{path}/"):
+            return ()
+        end = other.find("/", len(path) + 1)
+        return (other if end < 0 else other[:end],)
 
     def lock(self, id: str) -> str:
         """Return the path of a lock, which has the name of its item."""

@@ -11,6 +11,8 @@ import asyncio
 import json
 import logging
 import random
+import sys
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast
@@ -31,7 +33,7 @@ with needs("http"):
     from .core.problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
     from pydantic import JsonValue
@@ -176,7 +178,7 @@ class RegisteredHosts:
         try:
             urls = await service_urls(core_of(self._session).zookeeper, self._cluster, kind)
         except ZooKeeperError as error:
-            msg = f"the registrations of the servers of {self._cluster!r} are registered: {error}"
+            msg = f"the registrations of the servers of {self._cluster!r} cannot be read: {error}"
             raise ServiceUnavailableError(msg) from error
         return [url for url in urls if self._allows(url)]
 
@@ -195,6 +197,8 @@ class RegisteredHosts:
 
 class QueueServiceClient:
     """Queues over HTTP: ``async with QueueServiceClient("http://host:8080", key=...) as queues``.
+
+    Each method raises InvalidOptionError, and sends nothing, if a name is not a text.
 
     Args:
         servers: one address, or a source of addresses.
@@ -217,9 +221,12 @@ class QueueServiceClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._discovery: Discovery = FixedHosts(servers) if isinstance(servers, str) else servers
+        if not hasattr(self._discovery, "urls"):
+            msg = f"servers: give one address, FixedHosts(...) or RegisteredHosts(...), not {type(servers).__name__}"
+            raise InvalidOptionError(msg)
         self._kind = Kind.DEDUPQ if dedup else Kind.QUEUE
         self._timeout = required_seconds(timeout, "timeout")
-        if key is not None and not (key.isascii() and key.isprintable()):
+        if key is not None and not (isinstance(cast("object", key), str) and key.isascii() and key.isprintable()):
             msg = "invalid API key: give one that `aiozkqueue keys create` made"
             raise InvalidOptionError(msg)
         self._http = httpx.AsyncClient(headers={} if key is None else {"X-BV-API-Key": key}, transport=transport)
@@ -261,7 +268,10 @@ class QueueServiceClient:
             if messages is not None:
                 msg = "send_all takes messages= with one queue only; a mapping of queues holds its messages"
                 raise InvalidOptionError(msg)
-            batches: dict[str, JsonValue] = {name: _listed(name, batch) for name, batch in queue.items()}
+            if not isinstance(cast("object", queue), Mapping):
+                msg = f"send_all takes a queue, or a mapping of queues to their messages, not {type(queue).__name__}"
+                raise InvalidOptionError(msg)
+            batches: dict[str, JsonValue] = {_name(name): _listed(name, batch) for name, batch in queue.items()}
             await self._request("POST", "_sendbatch", content=_json(batches))
 
     async def poll(
@@ -317,7 +327,7 @@ class QueueServiceClient:
 
     async def move_async(self, source: str, target: str) -> str:
         """Start a move of all messages to another queue, and return its reference. Raises: ServiceError."""
-        answer = await self._request("POST", "_move", {"from": source, "to": target})
+        answer = await self._request("POST", "_move", {"from": _name(source), "to": _name(target)})
         if not isinstance(answer, dict) or not isinstance(reference := answer.get("id"), str):
             msg = f"the response to a move has no reference: {answer!r}"
             raise ServiceError(msg)
@@ -325,7 +335,7 @@ class QueueServiceClient:
 
     async def get_move_status(self, reference: str) -> ServiceMove:
         """Return the state of a move. Raises: UnknownMoveReferenceError, ServiceError."""
-        answer = await self._request("GET", f"_move/{_part(reference)}")
+        answer = await self._request("GET", f"_move/{_part(reference, 'reference')}")
         if not isinstance(answer, dict):
             msg = f"the status of a move is not an object: {answer!r}"
             raise ServiceError(msg)
@@ -353,6 +363,8 @@ class QueueServiceClient:
         content: bytes | None = None,
         server_wait: float = 0.0,
     ) -> httpx.Response:
+        if self._http.is_closed:
+            raise ServiceError("this client is closed")
         headers = {} if content is None else {"Content-Type": "application/json"}
         trouble: ServiceError = ServiceUnavailableError(f"no server of {self._kind} is known")
         failed: set[str] = set()  # so that a retry does not choose the same dead server
@@ -428,20 +440,33 @@ def _messages(answer: JsonValue) -> list[ServiceMessage]:
     ]
 
 
-def _part(name: str) -> str:
-    """Return a name as one segment of a path, with special characters escaped."""
-    return quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
+def _name(name: str, what: str = "queue") -> str:
+    """Return a name that can be sent. Raises: InvalidOptionError."""
+    if not isinstance(cast("object", name), str) or not name or name.encode(errors="replace").decode() != name:
+        msg = f"{what}={name!r}: give a non-empty str that UTF-8 can hold"
+        raise InvalidOptionError(msg)
+    return name
+
+
+def _part(name: str, what: str = "queue") -> str:
+    """Return a name as one segment of a path, with special characters escaped. Raises: InvalidOptionError."""
+    quoted = quote(_name(name, what), safe="")
+    return quoted.replace(".", "%2E") if set(name) == {"."} else quoted
 
 
 def _json(value: JsonValue) -> bytes:
     try:
         return json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"the message cannot be encoded as JSON: {error}"
+        too_long = isinstance(error, ValueError) and "integer string conversion" in str(error)
+        reason = f"an integer has more than {sys.get_int_max_str_digits()} digits" if too_long else error
+        msg = f"the message cannot be encoded as JSON: {reason}"
         raise PayloadError(msg) from error
 
 
-def _is_address(text: str) -> bool:
+def _is_address(text: object) -> bool:
+    if not isinstance(text, str) or not text.isprintable() or not {" ", "?", "#"}.isdisjoint(text):
+        return False
     try:
         parts = urlsplit(text)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

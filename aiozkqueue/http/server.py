@@ -182,7 +182,7 @@ class LimitedProtocol(H11Protocol):
 
     def _serving(self, app: ASGIApp) -> Any:  # noqa: ANN401 - uvicorn has its own types for ASGI
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            served = _too_long if _head_length(scope) > HEAD_LIMIT else app
+            served = _too_long if _head_length(scope) > HEAD_LIMIT else _two_lengths if _has_two_lengths(scope) else app
             cycle = self.cycle
             gone = {GONE: lambda: cycle.disconnected or self.transport.is_closing()}
             scope["extensions"] = {**scope.get("extensions", {}), **gone}
@@ -225,6 +225,12 @@ def _head_length(scope: Scope) -> int:
     return length + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
+def _has_two_lengths(scope: Scope) -> bool:
+    """Whether a body is declared twice: a proxy may end it elsewhere, and take the rest for another request."""
+    names = {name for name, _ in scope["headers"]}
+    return b"content-length" in names and b"transfer-encoding" in names
+
+
 def _full(app: ASGIApp) -> ASGIApp:
     """Return an application that serves only the health checks."""
 
@@ -240,6 +246,10 @@ def _full(app: ASGIApp) -> ASGIApp:
 
 async def _too_long(_: Scope, _receive: Receive, send: Send) -> None:
     await _answer(send, 431, b"the request's head is too long")
+
+
+async def _two_lengths(_: Scope, _receive: Receive, send: Send) -> None:
+    await _answer(send, 400, b"the request has both Content-Length and Transfer-Encoding")
 
 
 async def _answer(send: Send, status: int, text: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -47,8 +47,10 @@ class BusPaths:
 
     def queue(self, group: str | None) -> str:
         """Return the name of the queue of a group, or of the bus itself. Raises: InvalidNameError."""
-        if group is None:
-            return self.name
+        return self.name if group is None else self.queue_of_group(group)
+
+    def queue_of_group(self, group: str) -> str:
+        """Return the name of the queue of a group. Raises: InvalidNameError."""
         _check(group, "subscriber group")
         queue = f"{self.name}@{group}"
         check_queue_name(queue, "group")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from base64 import b32encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeGuard, cast, get_args
@@ -22,7 +22,7 @@ from .errors import MalformedError
 from .fields import is_text, read_object, write_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from pydantic import JsonValue
 
@@ -122,7 +122,7 @@ class OrderedEnum:
     def __init__(self, name: str, values: Iterable[str]) -> None:
         _check_name(name)
         given: object = values
-        chosen = () if isinstance(given, str) else tuple(values)
+        chosen = tuple(values) if isinstance(given, Iterable) and not isinstance(given, str) else ()
         if not chosen or not all(is_text(value) for value in chosen) or len(set(chosen)) != len(chosen):
             raise InvalidOptionError(f"OrderedEnum {name!r}: {values!r}: give different texts, the lowest first")
         object.__setattr__(self, "name", name)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
 from .fields import LAST_MOMENT, is_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
 # Characters that ZooKeeper refuses in paths: control characters, surrogates (so everything beyond the first plane,
@@ -136,6 +139,12 @@ class QueuePaths:
         """The parent of the counters of the messages in bundles."""
         return f"{self.base}/bundled"
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """The names of the children that the queue's own znode may have."""
+        own = {getattr(self, attribute) for attribute in self.__slots__} | {self.cancelled, self.bundled}
+        return frozenset(path[len(self.base) + 1 :] for path in own if path.startswith(f"{self.base}/"))
+
     def item(self, name: str) -> str:
         """Return the path of an item of the plain lane, given its whole name."""
         return f"{self.items}/{name}"
@@ -147,6 +156,11 @@ class QueuePaths:
     def place_of(self, path: str) -> str:
         """Return the place of a path, relative to the queue."""
         return path[len(self.base) + 1 :]
+
+    def folders_among(self, path: str) -> Sequence[str]:
+        """Return the children of a folder of messages or locks that are themselves folders of the queue."""
+        del path
+        return ()
 
     def lock_of(self, name: str) -> str | None:
         """Return the id in the name of a lock; None if the name is not a lock's."""
@@ -233,6 +247,14 @@ class ClientPaths:
     def slot(self, k: int) -> str:
         """Return the path of the ``k``-th commit slot."""
         return f"{self.base}/slot-{k}"
+
+
+def is_of_curator_or_kazoo(name: str) -> bool:
+    """Whether a child of a queue's znode belongs to a queue of Curator or kazoo that has the same path.
+
+    No part of our own queues has such a name.
+    """
+    return name.startswith(("queue-", "entry-", "qn-")) or name in {"entries", "taken"}
 
 
 def parse_due(name: str) -> tuple[int, str] | None:

@@ -135,9 +135,11 @@ class QueueConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, positive_seconds(name, getattr(self, name)))
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in (None, *choices):
+            value = getattr(self, name)
+            # 0 and 1 equal False and True, but are stored as numbers, which no program reads as flags.
+            if value is not None and not any(type(value) is type(choice) and value == choice for choice in choices):
                 words = " or ".join(repr(choice) for choice in choices)
-                raise InvalidOptionError(f"{name}={getattr(self, name)!r}: it must be {words}")
+                raise InvalidOptionError(f"{name}={value!r}: it must be {words}")
         if self.ordered and self.collapse:
             raise InvalidOptionError("ordered=True, collapse=True: collapsed messages have no order")
         if self.ordered and (self.shards or 1) > 1:

@@ -138,9 +138,9 @@ class QueueStats:
 
 async def count(handle: QueueHandle[Runtime], path: str) -> int:
     """Count the children of a znode of a queue, without listing them. Raises: AccessDeniedError."""
-    with translate_denials(handle.name):
-        stat = await handle.zookeeper.exists(path)
-    return 0 if stat is None else stat.num_children
+    found: dict[str, Stat] = {}
+    await stat_folders(handle, [path], found)
+    return found[path].num_children if found else 0
 
 
 async def configuration(handle: QueueHandle[Runtime]) -> StoredConfig | None:
@@ -216,12 +216,20 @@ async def _count_gone(handle: QueueHandle[Runtime], config: StoredConfig | None)
 
 
 async def stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
-    """Read the stat of each existing folder into a dictionary, some at a time."""
+    """Read the stat of each existing folder into a dictionary, some at a time.
+
+    The stats do not count a folder of the queue that is among the messages or locks of another program.
+    """
     for start in range(0, len(folders), PAGE):
         page = folders[start : start + PAGE]
+        among = {inner: folder for folder in page for inner in handle.paths.folders_among(folder)}
         with translate_denials(handle.name):
-            stats = await asyncio.gather(*map(handle.zookeeper.exists, page))
-        found.update((folder, stat) for folder, stat in zip(page, stats, strict=True) if stat is not None)
+            stats = await asyncio.gather(*map(handle.zookeeper.exists, [*page, *among]))
+        found.update((folder, stat) for folder, stat in zip(page, stats, strict=False) if stat is not None)
+        for folder, stat in zip(among.values(), stats[len(page) :], strict=True):
+            if stat is not None and (outer := found.get(folder)) is not None:
+                # As if that folder were removed: `children_created` stays, because a move needs it as a counter.
+                found[folder] = outer._replace(num_children=max(0, outer.num_children - 1), cversion=outer.cversion + 1)
 
 
 def znodes_of(stats: Mapping[str, Stat]) -> dict[str, int]:
@@ -476,7 +484,8 @@ def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Con
     header: Header
     try:
         if state.dialect is not None and state.dialect.is_item(item.text):
-            header, body = EMPTY_HEADER, next(iter(state.dialect.messages(node.data)), b"")
+            header = state.dialect.header_of(item.text)
+            body = next(iter(state.dialect.messages(node.data)), b"")
         else:
             header, body = decode(node.data)
     except MalformedError:

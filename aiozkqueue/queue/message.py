@@ -37,7 +37,8 @@ class Content(NamedTuple):
 def content_of(claim: Claim) -> Content:
     """Return the content of a claim for its delivery."""
     attempt = claim.attempts if claim.recorded else claim.attempts + 1  # `Claim.attempt`, without a call
-    return _new_content((claim.state.name, claim.id, claim.body, claim.header, attempt, claim.created, None, None))
+    header = claim.header if claim.state.dialect is None else claim.state.dialect.header_of(claim.name)
+    return _new_content((claim.state.name, claim.id, claim.body, header, attempt, claim.created, None, None))
 
 
 #: The constructor of the class, without its Python code.
@@ -129,7 +130,7 @@ class Message(Generic[T_co]):
 
     @property
     def priority(self) -> int:
-        """The priority it was put with, 0 by default."""
+        """The priority it was put with, 0 by default; in a queue of kazoo 100."""
         return self._content.header.priority
 
     def __repr__(self) -> str:

@@ -241,10 +241,11 @@ class NotificationQueue(Generic[T]):
         if tx is not None:
             work_given(tx).require_of(runtime)
         _ms(at)
+        _check_texts(user_token=user_token)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
         present = {name: text for name, text in headers.items() if text is not None}
-        put = prepare(runtime, self._queue, event, {"at": at, "headers": present})
         field = _search_field(search_key1, search_key2)
+        put = prepare(runtime, self._queue, event, {"at": at, "headers": present})
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
         if tx is not None:
@@ -344,6 +345,9 @@ class NotificationQueue(Generic[T]):
 
         Raises: InvalidOptionError; as `remove`.
         """
+        if cast("str | None", search_key2) is None:  # it would stand for all notifications
+            msg = "search_key2=None: give the second search key"
+            raise InvalidOptionError(msg)
         return await self._remove(partial(self._find, _Wanted(search_key1, search_key2, None)), tx)
 
     @reads
@@ -523,11 +527,16 @@ def queue_name(service: str, name: str) -> str:
     return queue
 
 
-def _search_field(key1: str | None, key2: str | None) -> str | None:
-    for key in (key1, key2):
-        if not (key is None or isinstance(cast("object", key), str)):
-            msg = f"search key {key!r}: give a str"
+def _check_texts(**options: object) -> None:
+    """Refuse a key or token that is not a text. Raises: InvalidOptionError."""
+    for option, given in options.items():
+        if given is not None and (not isinstance(given, str) or given.encode(errors="replace").decode() != given):
+            msg = f"{option}={given!r}: give a str that UTF-8 can hold"
             raise InvalidOptionError(msg)
+
+
+def _search_field(key1: str | None, key2: str | None) -> str | None:
+    _check_texts(search_key1=key1, search_key2=key2)
     if key2 is None:
         if key1 is None:
             return None

@@ -168,8 +168,9 @@ class QueueAdmin:
         janitor of any session removes the rest of the data within two hours.
 
         Args:
-            force: delete the queue also if it holds messages or dead letters, which are lost, or if other sessions
-                or Spark streams consume it.
+            force: delete the queue also if it holds messages or dead letters, which are lost, if other sessions
+                or Spark streams consume it, or if there are other znodes below its own. Of these, only the messages
+                of a queue of Curator or kazoo with the same path are kept.
 
         Raises:
             NotFoundError: there is no such queue.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
@@ -327,13 +327,14 @@ async def test_a_group_beyond_the_limit_of_the_bus_is_refused_and_the_bus_remain
     assert len(await bus.post(Placed(order=1))) == len(groups)
 
 
-@pytest.mark.parametrize("name", ["no/bus", "a@b", ""])
-async def test_bad_names_are_refused(session: zq.QueueSession, name: str) -> None:
+@pytest.mark.parametrize("name", ["no/bus", "a@b", "", None, 5, ["a"], b"a"])
+async def test_bad_names_are_refused(session: zq.QueueSession, name: Any) -> None:
     with pytest.raises(InvalidNameError):
         Bus(session, name, Event)
     bus = Bus(session, "orders", Event)
     with pytest.raises(InvalidNameError):
         await bus.join(name)
+    assert await bus.groups() == []
     with pytest.raises(zq.InvalidOptionError):
         bus.subscribe(Event, Log(), name=f"{name} !")
 

@@ -151,6 +151,50 @@ async def test_a_queue_is_not_deleted_while_it_has_messages_or_dead_letters(sess
     assert not await jobs.exists()
 
 
+async def test_a_queue_is_not_deleted_while_znodes_of_others_are_below_it(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(), shards=2, bundle=64))
+    await jobs.put_many([b"%d" % number for number in range(200)], key="k", tags={"a": "b"}, delay=0.01, priority=3)
+    await jobs.put_many([b"%d" % number for number in range(200)])
+    await jobs.purge()
+    await server_view.create(f"{queue_root}/jobs/.clients")  # another session's root
+    with pytest.raises(QueueInUseError, match=r"has 1 znode of another program or version \(\.clients\); nothing"):
+        await jobs.admin.delete()
+    await server_view.delete(f"{queue_root}/jobs/.clients")
+    await jobs.admin.delete()
+    assert await nothing_but_the_mark(server_view, queue_root)
+
+
+@pytest.mark.parametrize("program", ["curator", "kazoo", "kazoo without locks"])
+async def test_a_deletion_keeps_the_messages_of_another_programs_queue_with_the_same_path(
+    session: zq.QueueSession, queue_root: str, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    path = f"{queue_root}/jobs"
+    theirs = (
+        session.curator_queue(path, lock_path=f"{path}-locks")
+        if program == "curator"
+        else session.kazoo_queue(path, locking=program == "kazoo")
+    )
+    jobs = session.queue("jobs")
+    await theirs.put(b"theirs")
+    await jobs.put(b"ours")
+    await take_one(session)
+    with pytest.raises(QueueInUseError, match="of another program"):
+        await jobs.admin.delete()
+    await jobs.admin.delete(force=True)
+    monkeypatch.setattr("aiozkqueue.operations.deleted.LEFT", -1000)
+    await session.admin.clean()
+    assert not await jobs.exists()
+    await jobs.put(b"again")
+    assert (await take_one(session)).value == b"again"
+    async with session.transaction() as tx:
+        message = await tx.take(theirs, timeout=30)
+        assert message is not None
+        assert message.body == b"theirs"
+
+
 async def test_a_queue_is_not_deleted_while_another_session_consumes_it(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:

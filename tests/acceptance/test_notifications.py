@@ -290,6 +290,33 @@ async def test_bad_input_is_refused_before_anything_is_sent(invoices: Notificati
     assert await invoices.find() == []
 
 
+@pytest.mark.parametrize("option", ["search_key1", "search_key2", "user_token"])
+@pytest.mark.parametrize("given", [5, True, b"t", "\ud800", ["t"]])
+async def test_a_key_or_token_that_is_not_a_text_is_refused_by_its_name(
+    invoices: NotificationQueue[Invoice], option: str, given: Any
+) -> None:
+    await invoices.schedule(Invoice(account=1), later(1), search_key2="t")
+    refused = pytest.raises(zq.InvalidOptionError, match=f"^{option}=.*: give a str that UTF-8 can hold$")
+    keys: dict[str, Any] = {"search_key2": "t", option: given}
+    with refused:
+        await invoices.schedule(Invoice(account=1), later(1), **keys)
+    if option != "user_token":
+        with refused:
+            await invoices.find(**keys)
+        with refused:
+            await invoices.update("no such id", Invoice(account=1), **keys)
+        with refused:
+            await invoices.remove_all(**keys)
+    assert len(await invoices.find()) == 1
+
+
+async def test_removing_all_notifications_of_no_key_is_refused(invoices: NotificationQueue[Invoice]) -> None:
+    await invoices.schedule(Invoice(account=1), later(1))
+    with pytest.raises(zq.InvalidOptionError, match="search_key2"):
+        await invoices.remove_all(None)  # type: ignore[arg-type] # as a program passes a key that it lacks
+    assert len(await invoices.find()) == 1
+
+
 class NoOffset(tzinfo):
     """A time zone that does not state its offset, so that Python treats its datetimes as naive."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.dialects.framing import frame
 
 from .test_kazoo import awaited, drained, wait_for_size
 
@@ -86,6 +87,20 @@ async def test_we_and_curator_follow_each_others_delays(
     assert await curator.shown("c", 2) == [b"at once", b"later"]
     assert time.time() * 1000 >= due
     await wait_for_size(queue, 1)
+
+
+async def test_a_message_whose_time_is_no_java_long_is_due_at_once_for_both(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="delay")
+    await server_view.create(f"{path}/queue-|FFFFFFFFFFFFFFFF|0000000000", frame([b"ours"]))
+    assert await drained(session, queue) == [b"ours"]
+    await server_view.create(f"{path}/queue-|FFFFFFFFFFFFFFFF|0000000001", frame([b"theirs"]))
+    await server_view.create(f"{path}/queue-|7FFFFFFFFFFFFFFF|0000000002", frame([b"never"]))
+    await curator.ask("consume", "c", "delay", path, f"{path}-locks", "show", 1)
+    assert await curator.shown("c") == [b"theirs"]
+    assert await drained(session, queue) == []
+    assert await curator.shown_until_now("c") == []
 
 
 async def test_a_failed_message_keeps_its_delay_and_is_redelivered(session: zq.QueueSession, path: str) -> None:

@@ -17,7 +17,7 @@ from aiozkqueue.session.internals import handle_of, state_of
 from .test_kazoo import awaited, drained
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
@@ -193,7 +193,16 @@ async def test_an_item_locked_by_another_program_is_not_touched(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("headers", {"a": "b"}), ("group", "g"), ("ttl", 5), ("unique", True), ("priority", 3), ("delay", 1)],
+    [
+        ("headers", {"a": "b"}),
+        ("group", "g"),
+        ("ttl", 5),
+        ("unique", True),
+        ("unique", 0),
+        ("priority", 3),
+        ("priority", False),
+        ("delay", 1),
+    ],
 )
 async def test_values_that_do_not_fit_the_layout_are_refused_before_anything_is_sent(
     session: zq.QueueSession, path: str, option: str, value: object
@@ -202,6 +211,35 @@ async def test_values_that_do_not_fit_the_layout_are_refused_before_anything_is_
     with pytest.raises(zq.InvalidOptionError, match=f"does not support {option}="):
         await queue.put(b"x", **{option: value})  # type: ignore[arg-type]
     assert await queue.size() == 0
+
+
+async def test_a_message_shows_the_priority_or_the_id_that_its_item_has(session: zq.QueueSession, path: str) -> None:
+    ids = session.curator_queue(f"{path}/ids", lock_path=f"{path}/id-locks", kind="id")
+    urgent = session.curator_queue(f"{path}/priorities", lock_path=f"{path}/priority-locks", kind="priority")
+    jobs = session.kazoo_queue(f"{path}/jobs")
+    await ids.put(b"x", key="a/b")
+    await urgent.put_multi([b"x", b"y"], priority=-(2**31))
+    await jobs.put(b"x", priority=7)
+    await jobs.put(b"y")
+
+    def shown(messages: Sequence[zq.Message[bytes]]) -> list[tuple[str | None, int]]:
+        return [(message.key, message.priority) for message in messages]
+
+    expected: list[tuple[zq.Queue[bytes], list[tuple[str | None, int]]]] = [
+        (ids, [("a_b", 0)]),
+        (urgent, [(None, -(2**31))] * 2),
+        (jobs, [(None, 7), (None, 100)]),
+    ]
+    for queue, wanted in expected:
+        assert shown(await queue.peek()) == wanted[: await queue.size()]
+        async with session.transaction() as tx:
+            messages = await tx.take_many(queue, 10, timeout=30)
+            assert shown(messages) == wanted
+            for message in messages:
+                tx.reject(message, "no")
+        assert await queue.dead_letters.size() == len(wanted)
+        assert await queue.dead_letters.redrive() == len(wanted)
+        assert sorted(shown(await queue.peek()), key=str) == sorted(wanted, key=str)
 
 
 async def test_settings_and_calls_that_foreign_queues_do_not_support_are_refused(
@@ -254,6 +292,31 @@ async def test_a_lock_path_among_the_items_is_refused_and_a_lock_folder_below_a_
     await shards.put(b"taken")
     (shard,) = await shards.queues()
     assert await awaited(session, shard, 1) == [b"taken"]
+
+
+@pytest.mark.parametrize(
+    ("items", "locks"),
+    [("{path}", "{path}/locks"), ("{path}", "{path}/of/locks"), ("{path}/items", "{path}")],
+    ids=["locks below the items", "locks further below", "items below the locks"],
+)
+async def test_a_folder_of_locks_below_a_queue_counts_as_no_message(
+    session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer, items: str, locks: str
+) -> None:
+    items, locks = items.format(path=path), locks.format(path=path)
+    await server_view.create(f"{items}/queue-0000000000", frame([b"first"]))  # a Java producer creates no lock path
+    unopened = other.curator_queue(items, lock_path=locks)
+    assert await unopened.size() == (await unopened.stats()).size == 1
+    queue = session.curator_queue(items, lock_path=locks)
+    await queue.configure(zq.QueueConfig(max_size=2))
+    await queue.put(b"second", timeout=10)
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=10) is not None
+        stats = await queue.stats()
+        assert (stats.size, stats.waiting, stats.in_flight, await queue.claimed()) == (2, 1, 1, 1)
+    assert await awaited(session, queue, 1) == [b"second"]
+    stats = await queue.stats()
+    assert (await queue.size(), stats.size, stats.waiting, stats.in_flight, stats.removed) == (0, 0, 0, 0, stats.put)
+    assert stats.oldest is None
 
 
 async def test_puts_skip_item_names_that_are_already_taken(

@@ -123,13 +123,68 @@ async def test_a_queue_name_with_url_characters_is_quoted(queues: QueueServiceCl
 
 
 @pytest.mark.parametrize(
-    "address", ["", "host", "host:8080", "ftp://host", "http://", "http://host:port", "http://:80"]
+    "address",
+    [
+        *("", "host", "host:8080", "ftp://host", "http://", "http://host:port", "http://:80"),
+        *(
+            "http://host?x=1",
+            "http://host/#x",
+            "http://a host",
+            "http://host\n",
+            5,
+            None,
+            ["http://host"],
+            b"http://host",
+        ),
+    ],
 )
-def test_an_invalid_server_address_is_refused_at_once(address: str) -> None:
+def test_an_invalid_server_address_is_refused_at_once(address: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="http://host:8080"):
         FixedHosts("http://one", address)
-    with pytest.raises(zq.InvalidOptionError, match="http://host:8080"):
+    with pytest.raises(zq.InvalidOptionError, match=r"http://host:8080|FixedHosts\(\.\.\.\)"):
         QueueServiceClient(address)
+
+
+@pytest.mark.parametrize("key", [5, b"key", "\u00e9", "a\nb", ["key"]])
+def test_an_invalid_key_is_refused_at_once(key: Any) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="invalid API key"):
+        QueueServiceClient("http://one", key=key)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"q", "", "\ud800", ["q"]])
+async def test_a_name_that_cannot_be_sent_is_refused_before_it_is_sent(name: Any) -> None:
+    unused = _Flaky()
+    async with QueueServiceClient("http://one", transport=unused) as queues:
+        calls = [
+            queues.send(name, 1),
+            queues.poll(name),
+            queues.peek(name),
+            queues.acknowledge(name, ["x"]),
+            queues.renew(name, ["x"]),
+            queues.get_message_count(name),
+            queues.get_message_count_up_to(name, 1),
+            queues.get_claim_count(name),
+            queues.unclaim_all(name),
+            queues.purge(name),
+            queues.move_async(name, "q"),
+            queues.move_async("q", name),
+            queues.get_move_status(name),
+            queues.send_all(name, [1]),
+            queues.send_all(name),
+        ]
+        if not isinstance(name, list):
+            calls.append(queues.send_all({"q": [1], name: [1]}))
+        for call in calls:
+            with pytest.raises(zq.InvalidOptionError):
+                await call
+    assert unused.asked == []
+
+
+async def test_a_call_of_a_closed_client_raises_an_error_of_this_library() -> None:
+    queues = QueueServiceClient("http://one", transport=_Flaky())
+    await queues.aclose()
+    with pytest.raises(ServiceError, match="closed"):
+        await queues.send("q", 1)
 
 
 async def test_a_value_that_is_not_json_is_refused_before_it_is_sent() -> None:

@@ -91,6 +91,20 @@ async def test_a_refused_request_keeps_its_connection_if_its_body_was_read(servi
             await reader.readuntil(b'"}')
 
 
+@pytest.mark.parametrize("length", ["1", "3", "1000"])
+async def test_a_body_with_two_lengths_is_refused_and_ends_the_connection(service: Service, length: str) -> None:
+    """A proxy may follow the other length, and take the rest of the body for the request of another client."""
+    async with raw(service) as (reader, writer), asyncio.timeout(60):
+        lengths = {"Content-Length": length, "Transfer-Encoding": "chunked"}
+        writer.write(head(service, "POST /queue/1/q/send", **lengths, **{"Content-Type": "application/json"}))
+        writer.write(b"1\r\n1\r\n0\r\n\r\n" + head(service, "GET /ping"))
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"Content-Length and Transfer-Encoding" in answer
+    assert (await service.http.get("/queue/1/q/size")).json() == 0
+
+
 @pytest.mark.parametrize("size", [40_000, 64_000])
 async def test_a_too_long_head_is_refused_even_if_it_arrives_at_once(service: Service, size: int) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(60):

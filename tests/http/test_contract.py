@@ -267,6 +267,24 @@ async def test_messages_of_a_python_program_are_shown_as_json(service: Service, 
     assert payloads(shown) == [{"a": 1}, "plain", "\ufffd", "NaN", "[" * 5000, ""]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+async def test_json_of_a_python_program_in_another_encoding_breaks_no_response(
+    service: Service, session: zq.QueueSession, encoding: str
+) -> None:
+    await session.queue("q").put_many([body := "12".encode(encoding), b"2"])
+    for path in ("peek", "poll"):
+        assert payloads((await service.get(f"/queue/1/q/{path}")).json()) == [body.decode("utf-8", "replace"), 2]
+
+
+async def test_a_poll_that_claims_nothing_returns_nothing_of_a_paused_queue(
+    service: Service, session: zq.QueueSession
+) -> None:
+    await service.post("/queue/1/q/send", json=1)
+    await session.queue("q").configure(zq.QueueConfig(paused=True))
+    assert (await service.get("/queue/1/q/poll?ttl=0")).json() == (await service.get("/queue/1/q/poll")).json() == []
+    assert payloads((await service.get("/queue/1/q/peek")).json()) == [1]
+
+
 async def test_json_of_the_maximum_depth_is_polled(service: Service) -> None:
     deep = b"[" * 400 + b'"["' + b"]" * 400
     assert (await service.post("/queue/1/q/send", content=deep, headers=JSON)).json() == OK

@@ -27,6 +27,30 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
     return [message["payload"] for message in messages]
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("9" * 5000, "an integer has more than 4300 digits"),
+        ("-" + "9" * 5000, "an integer has more than 4300 digits"),
+        ("1e400", "a number is too large"),
+        ("-1e400", "a number is too large"),
+        ('"\\ud800"', "a string contains half of a surrogate pair"),
+        ('{"a\\udfff": 1}', "a string contains half of a surrogate pair"),
+        ("NaN", "NaN is not JSON"),
+        ("-Infinity", "-Infinity is not JSON"),
+        ("[1,]", "Expecting value: line 1 column 4 (char 3)"),
+    ],
+)
+@pytest.mark.parametrize("path", ["send", "sendbatch"])
+async def test_the_reason_for_refusing_a_value_concerns_the_value(
+    service: Service, path: str, body: str, reason: str
+) -> None:
+    content = body if path == "send" else f"[{body}]"
+    answer = await service.http.post(f"/queue/1/q/{path}", content=content, headers=JSON)
+    assert (answer.status_code, answer.json()) == (400, {"message": f"Unable to process JSON: {reason}"})
+    assert (await service.http.get("/queue/1/q/size")).json() == 0
+
+
 @pytest.mark.parametrize("text", ["abc", "", "1.5", "1e3", " 1", "0x1", "٣", "9" * 30])
 @pytest.mark.parametrize(
     ("method", "path", "parameter"),

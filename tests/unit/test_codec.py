@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from aiozkqueue import PayloadError
 from aiozkqueue.codec import AdapterCodec, BytesCodec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Node(BaseModel):
@@ -55,6 +59,63 @@ def test_bytes_are_stored_as_they_are(value: bytes) -> None:
 def test_decoding_any_bytes_gives_a_value_or_a_payload_error(payload: bytes) -> None:
     with suppress(PayloadError):
         assert isinstance(codec(Node).decode(payload, "jobs"), Node)
+
+
+class Reading(BaseModel):
+    place: str | None = None
+    celsius: float | None = None
+    others: tuple[float, ...] = ()
+
+
+class Constants(Reading):
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+
+class Strings(Reading):
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+
+class Loose(BaseModel, extra="allow"):
+    place: str | None = None
+
+
+class Nested(BaseModel):
+    inner: Nested | None = None
+    reading: float | None = None
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (float, lambda number: number),
+        (list[float], lambda number: [1.0, number]),
+        (set[float], lambda number: {number}),
+        (dict, lambda number: {"a": [None, number]}),
+        (Any, lambda number: [number]),
+        (float | None, lambda number: number),
+        (Loose, lambda number: Loose.model_validate({"celsius": number})),
+        (list[Reading | str], lambda number: ["here", Reading(celsius=number)]),
+        (Nested, lambda number: Nested(inner=Nested(reading=number))),
+        (Reading, lambda number: Reading(celsius=number)),
+        (Reading, lambda number: Reading(place="here", celsius=1.0, others=(number,))),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_refused(kind: Any, make: Callable[[float], object], number: float) -> None:
+    with pytest.raises(PayloadError, match=r"JSON has no NaN and no infinity.*ser_json_inf_nan"):
+        codec(kind).encode(make(number), "jobs")
+
+
+@pytest.mark.parametrize("kind", [Constants, Strings])
+def test_a_number_that_json_does_not_have_comes_back_if_the_model_says_how(kind: type[Reading]) -> None:
+    value = kind(celsius=math.nan, others=(math.inf, -math.inf, 1.5))
+    again = codec(kind).decode(codec(kind).encode(value, "jobs"), "jobs")
+    assert repr(again) == repr(value)
+
+
+@pytest.mark.parametrize("value", [None, "null", [None, "NaN"], {"a": None, "b": [[None]], "null": 1.5}])
+def test_values_with_null_in_their_json_come_back(value: object) -> None:
+    assert codec(Any).decode(codec(Any).encode(value, "jobs"), "jobs") == value
 
 
 def test_the_error_for_a_field_that_would_be_lost_names_it_at_any_depth() -> None:

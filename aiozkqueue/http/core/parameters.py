@@ -113,7 +113,11 @@ def message(value: JsonValue) -> bytes:
     """Return a message in its stored form, compact JSON. Raises: ProblemError: it is too large."""
     try:
         data = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
+    except UnicodeEncodeError:
+        raise problems.malformed("Unable to process JSON: a string contains half of a surrogate pair") from None
+    except ValueError:
+        raise problems.malformed("Unable to process JSON: a number is too large") from None
+    except RecursionError as error:
         raise problems.malformed(f"Unable to process JSON: {str(error)[:_SHOWN]}") from None
     if len(data) > MESSAGE_LIMIT:
         raise problems.illegal(

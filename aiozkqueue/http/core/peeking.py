@@ -36,7 +36,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     Raises: AccessDeniedError, PayloadError.
     """
     config = await configuration(handle)
-    if config is None:
+    if config is None or config.paused:
         return []
     await _dissolve_oldest(handle, 2 * limit)
     locked = await locked_ids(handle)

@@ -245,8 +245,7 @@ async def queue_exists(runtime: SessionCore, native: str) -> bool:
 def as_json(body: bytes) -> bytes:
     """Return a payload as JSON: unchanged, or as a string if it is not JSON."""
     try:
-        body.decode()
-        json.loads(body, parse_constant=_refuse)
+        json.loads(body.decode(), parse_constant=_refuse)  # bytes would be read in UTF-16 and with a mark, too
     except (ValueError, RecursionError):
         return json.dumps(body.decode("utf-8", "replace")).encode()
     return body

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -209,11 +210,14 @@ def loads(text: str) -> JsonValue:
         raise NotJsonError(f"one value has more than {MOST_MARKS} brackets, commas and colons")
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+    except NotJsonError:
+        raise
+    except (json.JSONDecodeError, RecursionError) as error:
         raise NotJsonError(str(error)[:_SHOWN]) from None
+    except ValueError:  # Python's error advises to change a setting of the server
+        raise NotJsonError(f"an integer has more than {sys.get_int_max_str_digits()} digits") from None
     return value
 
 
 def _refuse(text: str) -> NoReturn:
-    msg = f"{text} is not JSON"
-    raise ValueError(msg)
+    raise NotJsonError(f"{text} is not JSON")

@@ -166,9 +166,9 @@ class ReleaseClaims(EndClaims):
             return None
         if not isinstance(error, _NOT_AS_READ):
             return self._step_down(claim, error)
-        item_gone = operation.path == claim.path and isinstance(error, NoNodeError)
-        if item_gone or operation.path == claim.state.paths.locks:
-            return self._remove_lock(claim, gone=not self._dispositions[claim].left)
+        if operation.path in {claim.path, claim.state.paths.locks}:
+            changed = operation.path == claim.path and isinstance(error, BadVersionError)
+            return self._remove_lock(claim, gone=not changed and not self._dispositions[claim].left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
         return None
 

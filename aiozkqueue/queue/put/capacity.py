@@ -318,7 +318,8 @@ class CapacityGate:
             if queue is None or queue.stat.version != self._state.version:
                 return None
             if len(hours) == (0 if later is None else later.stat.num_children):
-                return sum(node.stat.num_children for node in lanes_and_hours if node is not None)
+                among = sum(len(paths.folders_among(lane)) for lane in lanes)
+                return sum(node.stat.num_children for node in lanes_and_hours if node is not None) - among
             names = await below(self._zookeeper, paths.later, generation=generation)
             hours = [f"{paths.later}/{name}" for name in names]
 

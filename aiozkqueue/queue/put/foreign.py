@@ -70,7 +70,8 @@ def prepare_foreign(handle: QueueHandle[Runtime], payload: bytes | Sequence[byte
         msg = f"queue {handle.name!r} has no dialect"
         raise AssertionError(msg)
     for option, value in options.items():
-        if option not in dialect.options and value is not None and value != _NEUTRAL.get(option):
+        neutral = _NEUTRAL.get(option)
+        if option not in dialect.options and value is not None and (type(value), value) != (type(neutral), neutral):
             taken = f"; it supports {', '.join(sorted(dialect.options))}" if dialect.options else ""
             msg = f"queue {handle.name!r}: {dialect.title()} does not support {option}={value!r}{taken}"
             raise InvalidOptionError(msg)

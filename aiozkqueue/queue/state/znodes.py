@@ -9,7 +9,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import is_deleted, name_at
+from aiozkqueue.layout import is_deleted, is_of_curator_or_kazoo, name_at
 from aiozkqueue.runtime.strings import Names
 from aiozkqueue.zookeeper import (
     PAGE,
@@ -69,13 +69,13 @@ async def complete(
 
 
 async def clear(zookeeper: ZooKeeper, base: str, version: int) -> None:
-    """Remove all znodes below that of a deleted queue, whose version is given. Several processes may do this at once.
+    """Remove our znodes below that of a deleted queue, whose version is given. Several processes may do this at once.
 
     Each multi checks the version. So nothing is removed from a queue that was created again, which has a later one.
 
     Raises: ZooKeeperError: MultiError if the queue was created again in the meantime.
     """
-    names = await below(zookeeper, base)
+    names = [name for name in await below(zookeeper, base) if not is_of_curator_or_kazoo(name)]
     guard = Check(base, version)
     for name in sorted(names, key=lambda name: (name not in _FIRST, name)):
         await _remove(zookeeper, guard, f"{base}/{name}")

@@ -120,6 +120,44 @@ async def test_deleting_a_held_message_fails_the_commit_and_leaves_no_lock(
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback", "delayed rollback", "reject"])
+@pytest.mark.parametrize("policy", [zq.AtLeastOnce(backoff=zq.Fixed(0)), zq.ConsumeTimes(5, backoff=zq.Fixed(0))])
+@pytest.mark.parametrize("group", [None, "a group"])
+async def test_a_held_message_whose_payload_is_changed_is_redelivered_with_it(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    end: str,
+    policy: zq.AtLeastOnce | zq.ConsumeTimes,
+    group: str | None,
+) -> None:
+    jobs = session.queue("jobs", policy=policy)
+    await jobs.put(b"before", group=group)
+    async with session.transaction(autocommit=False) as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        tx.put("results", b"never")
+        (item,) = await server_view.children(f"{queue_root}/jobs/items")
+        path = f"{queue_root}/jobs/items/{item}"
+        await server_view.set(path, (await server_view.get(path)).replace(b"before", b"after"))
+        if end == "commit":
+            with pytest.raises(zq.ClaimLostError):
+                await tx.commit()
+        elif end == "reject":
+            with suppress(zq.ClaimLostError):
+                tx.reject(message, "no")
+                await tx.commit()
+        await tx.rollback(delay=0.01 if end == "delayed rollback" else None)
+    assert await session.queue("results").size() == 0
+    async with other.transaction() as tx:
+        again = await tx.take(other.queue("jobs"), timeout=30)
+        assert again is not None
+        assert again.body == b"after"
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+    assert await jobs.size() == 0
+
+
 async def test_a_message_with_a_broken_attempt_record_becomes_a_dead_letter_with_that_reason(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:

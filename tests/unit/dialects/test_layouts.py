@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from aiozkqueue.dialects import CuratorKind, Dialect, ForeignPaths, PutNames, curator, described, kazoo
 from aiozkqueue.dialects.framing import frame, unframe
-from aiozkqueue.layout import MalformedError
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import LAST_MOMENT, MalformedError
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -68,6 +69,59 @@ def test_delays_are_the_number_between_the_last_two_bars() -> None:
     assert dialect.due("queue-|x|18BCFE56800|0000000001") == 1_700_000_000_000
     for unparsable in ("queue-0000000001", "queue-|zz|0000000001", "queue-||0000000001", "queue-|0000000001"):
         assert dialect.due(unparsable) == 0
+
+
+@pytest.mark.parametrize(
+    ("digits", "due"),
+    [
+        ("FFFFFFFFFFFFFFFF", 0),  # Java writes -1 like this, and does not read it back
+        ("8000000000000000", 0),
+        ("FFFFFFFFFFFFFFFFFFFFFFFF", 0),
+        ("7FFFFFFFFFFFFFFF", LAST_MOMENT),
+        ("-5", 0),
+        ("+5", 5),
+        ("++5", 0),
+        ("0000000000000000000000005", 5),
+        ("5_0", 0),
+    ],
+)
+def test_a_delay_is_read_as_a_java_long(digits: str, due: int) -> None:
+    assert curator("/q", kind="delay").due(f"queue-|{digits}|0000000001") == due
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "no", [], 1.0])
+def test_a_switch_that_is_not_a_bool_is_refused(value: Any) -> None:
+    """A record of a move stores it, and would not be read back."""
+    with pytest.raises(InvalidOptionError, match=r"compressed=.*: give True or False"):
+        curator("/q", compressed=value)
+    with pytest.raises(InvalidOptionError, match=r"locking=.*: give True or False"):
+        kazoo("/q", locking=value)
+
+
+@pytest.mark.parametrize("priority", [False, 0.0, "", [], {}, True, "1", 2**31])
+@pytest.mark.parametrize("dialect", [curator("/q", kind="priority"), kazoo("/q")])
+def test_a_priority_of_another_type_is_refused(dialect: Dialect, priority: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="takes an integer"):
+        dialect.name(PutNames(priority=priority))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("", "it is empty"),
+        ("0001", "it begins with 0001, not with 00010001"),
+        ("00010001", "it is cut off after 0 messages"),
+        ("00010001" + "010000", "the length of message 0 is cut off"),
+        ("00010001" + "010000000161", "it is cut off after 1 message"),
+        ("00010001" + "010000000161" + "01", "the length of message 1 is cut off"),
+        ("00010001" + "010000000261", "message 0 declares 2 bytes, but 1 is left"),
+        ("00010001" + "01ffffffff61", "message 0 declares -1 bytes, but 1 is left"),
+    ],
+)
+def test_a_malformed_frame_is_described(data: str, reason: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        unframe(bytes.fromhex(data))
+    assert str(refused.value) == reason
 
 
 def test_ids_drop_characters_that_a_name_cannot_hold() -> None:

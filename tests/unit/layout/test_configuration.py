@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from aiozkqueue.layout import (
     ConsumeTimes,
     Exponential,
     Fixed,
+    History,
     MalformedError,
     QueueConfig,
     Schedule,
@@ -26,6 +29,8 @@ from aiozkqueue.layout import (
 from .hostile import HOSTILE_JSON, json_objects, json_values, unknown_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic import JsonValue
 
 seconds = st.floats(0, 1e9) | st.integers(0, 10**9)
@@ -222,6 +227,71 @@ def test_a_configuration_that_could_not_be_read_again_is_not_written() -> None:
 def test_a_setting_out_of_range_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(settings))):
         QueueConfig(**settings)  # type: ignore[arg-type]
+
+
+#: Values that a program may pass by mistake, such as 1 for True.
+ODD: list[object] = [
+    *(0, 1, -1, 2, 7, 2**31, 0.0, 1.0, -0.0, 1.5, math.nan, math.inf, -math.inf, 1e-9, 1e300, True, False),
+    *(
+        "",
+        "x",
+        "any",
+        "producer",
+        "drop",
+        "dead-letter",
+        b"x",
+        (),
+        (1,),
+        [],
+        [1.5],
+        {},
+        timedelta(0),
+        timedelta(days=1),
+    ),
+    *(AtLeastOnce(), History(), Fixed(1), object, Fraction(1, 3), Decimal("1.5")),
+]
+
+
+@pytest.mark.parametrize("setting", [field.name for field in fields(QueueConfig)])
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_a_setting_is_refused_or_can_be_read_back(setting: str, value: object) -> None:
+    """A configuration that cannot be read back makes the queue unusable for all programs."""
+    try:
+        config = StoredConfig().changed(QueueConfig(**{setting: value}))  # type: ignore[arg-type]
+    except InvalidOptionError:
+        return
+    assert StoredConfig.decode(config.encode()).encode() == config.encode()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ConsumeTimes,
+        lambda value: ConsumeTimes(2, backoff=value),
+        lambda value: ConsumeTimes(2, exhausted=value),
+        lambda value: ConsumeOnce(exhausted=value),
+        lambda value: AtLeastOnce(backoff=value),
+        lambda value: AtLeastOnce(backoff=Fixed(value)),
+        lambda value: AtLeastOnce(backoff=Exponential(value)),
+        lambda value: AtLeastOnce(backoff=Exponential(factor=value)),
+        lambda value: AtLeastOnce(backoff=Exponential(maximum=value)),
+        lambda value: AtLeastOnce(backoff=Exponential(jitter=value)),
+        lambda value: AtLeastOnce(backoff=Schedule([value])),
+        lambda value: AtLeastOnce(backoff=Schedule(value)),
+        lambda value: History(lifetime=value),
+        lambda value: History(most=value),
+        lambda value: History(payload=value),
+    ],
+)
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_a_part_of_a_setting_is_refused_or_can_be_read_back(make: Callable[[Any], Any], value: object) -> None:
+    try:
+        part = make(value)
+        settings: dict[str, Any] = {"history" if isinstance(part, History) else "policy": part}
+        config = StoredConfig().changed(QueueConfig(**settings))
+    except InvalidOptionError:
+        return
+    assert StoredConfig.decode(config.encode()) == config
 
 
 def test_a_change_of_flags_keeps_the_other_settings() -> None:

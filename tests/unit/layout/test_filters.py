@@ -162,6 +162,8 @@ def test_all_and_any_n_of_several_filters(passing: list[bool], data: st.DataObje
         lambda: OrderedEnum("c", ()),
         lambda: OrderedEnum("c", ("a", "a")),
         lambda: OrderedEnum("c", "abc"),
+        lambda: OrderedEnum("c", None),  # type: ignore[arg-type]
+        lambda: OrderedEnum("c", 5),  # type: ignore[arg-type]
         lambda: OrderedEnum("", ("a",)),
         lambda: OrderedEnum("c", ("a", 1)),  # type: ignore[arg-type]
         All,
