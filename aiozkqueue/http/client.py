@@ -176,7 +176,7 @@ class RegisteredHosts:
         try:
             urls = await service_urls(core_of(self._session).zookeeper, self._cluster, kind)
         except ZooKeeperError as error:
-            msg = f"the registrations of the servers of {self._cluster!r} are registered: {error}"
+            msg = f"the registrations of the servers of {self._cluster!r} cannot be read: {error}"
             raise ServiceUnavailableError(msg) from error
         return [url for url in urls if self._allows(url)]
 

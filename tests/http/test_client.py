@@ -271,6 +271,39 @@ async def test_servers_are_found_by_their_registration(
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
 
 
+async def test_registrations_that_cannot_be_read_are_an_error(open_session: Opener) -> None:
+    session = await open_session()
+    core_of(session).zookeeper.kill()
+    with pytest.raises(ServiceUnavailableError, match="of 'main' cannot be read: the ZooKeeper client has been closed"):
+        await RegisteredHosts(session, "main").urls(Kind.QUEUE)
+
+
+@pytest.mark.parametrize(("wait", "allowed"), [(0, 10), (20, 30)])
+async def test_a_poll_that_waits_at_the_server_may_take_as_much_longer(wait: int, allowed: int) -> None:
+    timeouts: list[dict[str, float]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        timeouts.append(request.extensions["timeout"])
+        return httpx.Response(200, json=[])
+
+    async with QueueServiceClient("http://one", timeout=10, transport=httpx.MockTransport(answer)) as queues:
+        await queues.poll("q", wait=wait)
+    assert timeouts[0]["read"] == allowed
+
+
+async def test_a_retry_chooses_a_server_that_has_not_failed_yet() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(503 if len(asked) < 4 else 200, json=7)
+
+    hosts = FixedHosts("http://one", "http://two", "http://three", "http://four")
+    async with QueueServiceClient(hosts, transport=httpx.MockTransport(answer)) as queues:
+        assert await queues.get_message_count("q") == 7
+    assert set(asked) == {"one", "two", "three", "four"}
+
+
 async def test_the_key_is_sent_to_allowed_registered_hosts_only(
     session: zq.QueueSession, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -114,6 +114,34 @@ def test_lost_connections_never_raise_the_rate() -> None:
     assert most_in_a_second(begun) <= allowed(20)
 
 
+def test_no_handler_begins_before_its_slot_because_its_listener_stops() -> None:
+    async def main() -> tuple[list[float], float]:
+        begun: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.append(loop.time())
+
+        async with simulated() as cluster, AsyncExitStack() as stack:
+            operator = await stack.enter_async_context(cluster.connect())
+            await operator.queue("jobs").put_many([b"job"] * 100)
+            listeners: list[zq.Listener[bytes]] = []
+            for _ in range(10):
+                session = await stack.enter_async_context(cluster.connect())
+                listeners.append(session.listener(session.queue("jobs"), handler, rate=10))
+                await stack.enter_async_context(listeners[-1])
+            await asyncio.sleep(5)
+            stopped = loop.time()
+            for listener in listeners:
+                listener.stop()
+            await asyncio.sleep(1)
+        return begun, stopped
+
+    begun, stopped = run_virtual(main)
+    assert len(begun) > 30
+    assert [moment for moment in begun if moment >= stopped] == []
+
+
 def test_a_burst_after_a_pause_begins_no_faster_than_the_rate() -> None:
     async def main() -> list[float]:
         begun: list[float] = []
