@@ -20,6 +20,7 @@ from aiozkqueue.schedule.overdue import overdue_jobs
 from aiozkqueue.schedule.scheduler import LONGEST_SLEEP
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator import Fault
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.zookeeper import SetData
 from tests.simulation.between import Between
@@ -140,6 +141,35 @@ def test_each_missed_occurrence_is_put_into_a_queue_that_accepts_few_messages_at
             assert await taken(session, reports, 12) == due(added, 12)
 
     play(program)
+
+
+def test_large_missed_occurrences_are_put_in_several_requests() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, jobs = session.queue("reports"), Jobs(session)
+        added = await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x" * 40_000, missed="all", tolerance=1)
+        await asyncio.sleep(605)
+        async with Scheduler(session):
+            assert await taken(session, reports, 60) == due(added, 60)
+
+    play(program)
+
+
+def test_a_job_that_is_added_while_the_scheduler_has_no_connection_is_followed() -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect(name="scheduler") as session, cluster.connect() as other, Scheduler(session):
+            await asyncio.sleep(1)
+            cluster.ensemble.judge = lambda connection, _: (
+                Fault.LOST_BEFORE if connection.client.name == "scheduler" else None
+            )
+            cluster.cut("scheduler")
+            await asyncio.sleep(1)
+            added = await Jobs(other).add("report", EVERY_TEN_SECONDS, "reports", b"x")
+            await asyncio.sleep(1)
+            cluster.ensemble.judge = lambda *_: None
+            assert await taken(other, other.queue("reports"), 2) == due(added, 2)
+
+    run_virtual(main)
 
 
 def test_fields_of_a_newer_version_survive_the_declaration_of_a_job() -> None:
