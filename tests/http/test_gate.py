@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Settings
+from aiozkqueue.http.core import keys
 from aiozkqueue.http.core.gate import Buckets
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
+    import aiozkqueue as zq
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
 
@@ -54,6 +57,20 @@ async def test_requests_with_unknown_keys_and_for_pages_are_limited_too(start: S
     assert (await service.get("/queue/1/q/size")).status_code == 200, "a key has its own rate"
     pages = await asyncio.gather(*[service.get("/", headers={"Cookie": "aiozkqueue-key=nobodys"}) for _ in range(8)])
     assert 429 in {page.status_code for page in pages}
+
+
+async def test_unknown_keys_do_not_displace_the_keys_in_use(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "REMEMBERED", 3)
+    monkeypatch.setattr(keys, "FRESH", -1.0)  # each request reads its key again
+    known = keys.Keys(core_of(session))
+    key = await known.create("me", ["queue|*|*"])
+    for number in range(4):
+        assert await known.caller(key) is not None
+        for other in range(2):
+            assert await known.caller(f"nobodys-{number}-{other}") is None
+        assert known.knows(key), "its requests have the rate of the key, and not of their address"
 
 
 # -- requests without a key
