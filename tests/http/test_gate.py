@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import aiozkqueue as zq
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
+    from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -71,6 +74,31 @@ async def test_unknown_keys_do_not_displace_the_keys_in_use(
         for other in range(2):
             assert await known.caller(f"nobodys-{number}-{other}") is None
         assert known.knows(key), "its requests have the rate of the key, and not of their address"
+
+
+async def test_a_revoked_key_is_refused_within_five_seconds(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(keys, "time", SimpleNamespace(monotonic=lambda: now))
+    here, elsewhere = keys.Keys(core_of(session)), keys.Keys(core_of(session))
+    key = await here.create("me", ["queue|*|*"])
+    assert await here.caller(key) is not None
+    assert await elsewhere.revoke("me") == 1
+    now += 5.1
+    assert await here.caller(key) is None
+
+
+async def test_a_key_whose_whole_hash_is_not_the_stored_one_is_refused(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    """The name of its znode has only a part of the hash."""
+    known = keys.Keys(core_of(session))
+    key = await known.create("me", ["queue|*|*"])
+    [name] = await server_view.children(f"{queue_root}/.keys")
+    stored = json.loads(await server_view.get(f"{queue_root}/.keys/{name}"))
+    await server_view.set(f"{queue_root}/.keys/{name}", json.dumps({**stored, "hash": f"{name}{'0' * 32}"}).encode())
+    assert await known.caller(key) is None
 
 
 # -- requests without a key
