@@ -307,6 +307,21 @@ async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_block_the
     assert [bundle.id for bundle in await stored.bundles()] == [first.id]
 
 
+async def test_a_queue_keeps_its_bundles_while_one_of_them_cannot_be_dissolved(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    (first, _) = await stored.bundles()
+    obstacle = f"{queue_root}/jobs/items/item-m{first.size - 1}-i{first.last}-{first.digits}"
+    await server_view.create(obstacle, b"of another program")
+    assert await queue.admin.unbundle() == 1
+    assert "requires" in await stored.configuration(), "programs without bundles must not use the queue yet"
+    await server_view.delete(obstacle)
+    assert await queue.admin.unbundle() == 0
+    assert await stored.bundles() == []
+    assert sorted(await drain(other, other.queue("jobs"))) == sorted(BODIES)
+
+
 async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
     open_session: Opener,
     server_view: Observer,
