@@ -27,6 +27,7 @@ from aiozkqueue.http.client import (
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import Registration, registered, service_urls
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Create
 from tests.http.conftest import serving
 from tests.integration.queue.conftest import eventually
 
@@ -302,6 +303,29 @@ async def test_a_retry_chooses_a_server_that_has_not_failed_yet() -> None:
     async with QueueServiceClient(hosts, transport=httpx.MockTransport(answer)) as queues:
         assert await queues.get_message_count("q") == 7
     assert set(asked) == {"one", "two", "three", "four"}
+
+
+async def test_a_server_stays_registered_when_the_session_of_its_earlier_process_ends(
+    open_session: Opener, server_view: Observer, expire: Any
+) -> None:
+    session, earlier = await open_session(), await open_session()
+    cluster = f"earlier{core_of(session).root.replace('/', '-')}"
+    folders = [f"/ostrich/{cluster}-emodb-{kind}-1" for kind in Kind]
+    for folder in folders:
+        await core_of(earlier).zookeeper.ensure(folder)
+        await core_of(earlier).zookeeper.multi([Create(f"{folder}/host:1", b"{}", ephemeral=True)])
+    before = [await server_view.ephemerals(folder) for folder in folders]
+    async with registered(core_of(session), Registration(cluster, "host:1", "host:1")):
+
+        async def replaced() -> bool:
+            now = [await server_view.ephemerals(folder) for folder in folders]
+            return all(now) and not any(one == other for one, other in zip(now, before, strict=True))
+
+        await eventually(replaced, 30)
+        await expire(earlier)
+        assert all([await server_view.ephemerals(folder) for folder in folders])
+    for folder in folders:
+        await server_view.delete(folder)
 
 
 async def test_the_key_is_sent_to_allowed_registered_hosts_only(

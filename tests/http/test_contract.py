@@ -6,7 +6,6 @@ import asyncio
 import json
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from unittest.mock import ANY
 
 import pytest
 
@@ -101,19 +100,6 @@ async def test_claimcount_counts_no_message_of_a_pending_batch(service: Service,
     fence = await writer.begin()
     await writer.put(fence, "3", "4")
     assert (await service.get("/queue/1/q/claimcount")).json() == 1
-
-
-async def test_a_poll_without_a_claim_shows_a_message_whose_claim_has_ended(
-    service: Service, zookeeper: str, queue_root: str
-) -> None:
-    await service.post("/queue/1/q/send", json="x")
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
-        [lease] = await session.queue("q").leases.take(lifetime=0.3)
-        assert await service.poll("q", ttl=0) == []
-    async with asyncio.timeout(30):
-        while await service.poll("q", ttl=0) != [{"id": ANY, "payload": "x"}]:
-            await asyncio.sleep(0.1)
-    assert lease.body == b'"x"'
 
 
 @kinds

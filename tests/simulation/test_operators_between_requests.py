@@ -303,3 +303,18 @@ def test_a_message_that_ends_after_the_history_was_turned_on_is_recorded(
         return between.reached
 
     between_all(program, [{}, {}, {}])
+
+
+def test_a_move_takes_a_message_that_is_reassigned_meanwhile() -> None:
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, other = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
+        await jobs.put(b"m")
+        await asyncio.sleep(3)
+        between = Between(operator, number, other.queue("jobs").admin.reap)
+        await move_all(operator, "")
+        assert (await jobs.size(), await other.queue("others").size()) == (0, 1), number
+        return between.reached
+
+    between_all(program, NODES)
