@@ -62,6 +62,23 @@ async def test_requests_with_unknown_keys_and_for_pages_are_limited_too(start: S
     assert 429 in {page.status_code for page in pages}
 
 
+async def test_zookeeper_is_not_asked_for_the_unknown_keys_of_a_client_above_its_rate(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await start(Settings(rate=0.1))
+    asked: list[str] = []
+    caller = keys.Keys.caller
+
+    async def counted(self: keys.Keys, text: str) -> keys.Caller | None:
+        asked.append(text)
+        return await caller(self, text)
+
+    monkeypatch.setattr(keys.Keys, "caller", counted)
+    for number in range(12):
+        await service.get("/queue/1/q/size", headers={"X-BV-API-Key": f"nobodys-{number}"})
+    assert len(asked) <= 4
+
+
 async def test_unknown_keys_do_not_displace_the_keys_in_use(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,27 @@ async def test_a_move_includes_the_messages_of_bundles(session: zq.QueueSession,
     assert sorted(await drain(session, session.queue("others"))) == sorted(BODIES)
 
 
+async def test_a_move_waits_for_the_messages_of_a_bundle_that_a_consumer_holds(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue, target = await bundled(session, BODIES[:40]), other.queue("others")
+    moves = other.admin.moves
+
+    async def ended() -> bool:
+        return (await moves.status(reference)).ended is not None
+
+    async with session.transaction(autocommit=False) as tx:
+        assert await tx.take(queue, timeout=10) is not None
+        messages = await tx.take_many(queue, 39)
+        reference = await moves.start("jobs", "others")
+        await asyncio.sleep(0.5)
+        assert not await ended()
+        await tx.rollback(delay=0)
+    await eventually(ended)
+    assert len(messages) == 39
+    assert (await queue.size(), await target.size()) == (0, 40)
+
+
 async def test_unbundling_stores_single_items_and_ends_the_required_feature(
     session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
 ) -> None:
