@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
 from tests.simulation.between import Between
 from tests.simulation.test_known_configuration import play
 
@@ -318,3 +319,33 @@ def test_a_move_takes_a_message_that_is_reassigned_meanwhile() -> None:
         return between.reached
 
     between_all(program, NODES)
+
+
+@pytest.mark.parametrize("operation", [cancel, move_all])
+def test_a_message_that_was_claimed_by_a_session_that_has_died_meanwhile_leaves_no_record(
+    operation: Callable[[zq.QueueSession, str], Awaitable[object]],
+) -> None:
+    """The session dies between two requests of an operator, after it has recorded an attempt."""
+
+    async def main() -> bool:
+        async with simulated() as cluster, cluster.connect() as operator, cluster.connect(name="consumer") as consumer:
+            jobs = operator.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1, policy=zq.ConsumeTimes(5)))
+            message_id = await jobs.put(b"m")
+
+            async def take_and_die() -> None:
+                tx = await consumer.transaction(autocommit=False).__aenter__()
+                await tx.take(consumer.queue("jobs"), timeout=1)
+                cluster.expire("consumer")
+
+            between = Between(operator, number, take_and_die)
+            await operation(operator, message_id)
+            await asyncio.sleep(5)
+            assert await jobs.size() == 0
+            assert [path for path in cluster.ensemble.tree.nodes if path.startswith("/zms/jobs/meta/")] == [], number
+            return between.reached
+
+    number = 1
+    while run_virtual(main, limit=200):
+        number += 1
+    assert number > 3
