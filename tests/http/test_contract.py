@@ -102,6 +102,16 @@ async def test_claimcount_counts_no_message_of_a_pending_batch(service: Service,
     assert (await service.get("/queue/1/q/claimcount")).json() == 1
 
 
+async def test_an_expired_message_is_not_shown_as_claimable(service: Service, session: zq.QueueSession) -> None:
+    await service.post("/queue/1/q/send", json="lasting")
+    await session.queue("q").put(b'"expiring"', ttl=0.2)
+    await asyncio.sleep(0.3)
+    async with asyncio.timeout(30):
+        while payloads(await service.poll("q", ttl=0)) != ["lasting"]:
+            await asyncio.sleep(0.1)
+    assert await session.queue("q").size() == 2, "no consumer has removed it"
+
+
 @kinds
 async def test_unclaimall_makes_all_claimed_messages_pollable_at_once(service: Service, kind: str) -> None:
     await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2])

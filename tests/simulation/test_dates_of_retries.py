@@ -69,3 +69,22 @@ def test_a_retry_is_not_early_if_the_clock_of_zookeeper_changes_with_its_leader(
             assert tries[1] >= put + 500
 
     run_virtual(main, limit=200)
+
+
+def test_a_delay_is_not_shorter_on_a_slow_network() -> None:
+    """The session knows ZooKeeper's time only within the time of a reply."""
+
+    async def main() -> None:
+        async with simulated() as cluster:
+            cluster.ensemble.delays.network = lambda: 0.3
+            async with cluster.connect() as session:
+                jobs = session.queue("jobs")
+                await jobs.put(b"0")
+                async with session.transaction(autocommit=False) as tx:
+                    assert await tx.take(jobs, timeout=10) is not None
+                    await tx.rollback(delay=1)
+                [due] = [path for path in cluster.ensemble.tree.nodes if path.startswith("/zms/jobs/due/")]
+                released = cluster.ensemble.tree.nodes[due].ctime
+                assert int(due.rpartition("/")[2].partition("-")[0]) >= released + 1000
+
+    run_virtual(main, limit=200)
