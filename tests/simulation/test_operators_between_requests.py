@@ -240,7 +240,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_not_created_again_by_the_end_of_it
 
 async def move_all(session: zq.QueueSession, _: str) -> None:
     reference = await session.admin.moves.start("jobs", "others")
-    while (await session.admin.moves.status(reference)).ended is None:
+    while (await session.admin.moves.status(reference)).ended is None:  # noqa: ASYNC110 - in ZooKeeper
         await asyncio.sleep(1)
 
 
