@@ -279,6 +279,29 @@ async def test_a_subscriber_can_choose_when_it_is_called_again(session: zq.Queue
     assert calls[1] - calls[0] > 0.45
 
 
+async def test_a_failed_function_for_used_up_retries_does_not_call_finished_subscribers_again(
+    session: zq.QueueSession,
+) -> None:
+    bus = Bus(session, "orders", Event, policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    second_time, given_up = Log(fails=1), list[int]()
+
+    async def give_up(delivery: zq.Delivery[bytes]) -> None:
+        given_up.append(delivery.attempt)
+        if len(given_up) == 1:
+            raise OSError("not now")
+
+    async def failing(_: Event) -> None:
+        raise zq.Retry(schedule=[0], exhausted=give_up)
+
+    bus.subscribe(Event, second_time, name="second")
+    bus.subscribe(Event, failing)
+    await bus.post(Placed(order=1))
+    async with bus.listener():
+        await emptied(bus)
+    assert given_up == [2, 3]
+    assert second_time.calls == 2  # the attempt whose retries were used up was its last
+
+
 async def test_a_post_that_cannot_be_stored_raises(
     session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:

@@ -126,6 +126,27 @@ async def test_the_timeout_of_a_call_follows_the_clock_of_the_session(
             await calling
 
 
+async def test_a_call_that_waits_for_longer_than_a_day_gets_its_reply_despite_the_clean_up(
+    queue_server: QueueServer, queue_clock: TestClock
+) -> None:
+    async with queue_server.connect() as session, queue_server.connect() as operator, asyncio.timeout(60):
+        jobs = operator.queue("jobs")
+        calling = asyncio.create_task(session.queue("jobs").call(b"hello", timeout=7 * 86400))
+
+        async def put() -> bool:
+            return await jobs.size() == 1
+
+        await eventually(put)
+        queue_clock.advance(30 * 3600)
+        await session.queue("jobs").size()  # its session has sent the write of its znode before this request
+        await operator.admin.clean()
+        async for delivery in jobs.consume():
+            delivery.reply(delivery.value.upper())
+            await delivery.commit()
+            break
+        assert await calling == b"HELLO"
+
+
 async def test_a_reply_arrives_after_the_callers_zookeeper_session_has_ended(
     session: zq.QueueSession, other: zq.QueueSession, expire: Expire
 ) -> None:

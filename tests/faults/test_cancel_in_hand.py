@@ -118,3 +118,29 @@ async def test_a_listener_starts_although_the_request_that_watches_for_cancellat
             await begun.wait()
             assert await holder.queue("jobs").cancel(id=message_id, running=True)
             await cancelled.wait()
+
+
+async def test_a_cancellation_between_a_claim_and_the_record_of_its_attempt_leaves_no_record(
+    proxy: ZooKeeperProxy, root: str, account: Account
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as holder,
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as operator,
+    ):
+        jobs = holder.queue("jobs", policy=zq.ConsumeTimes(3))
+        message_id = await jobs.put(b"x")
+        recording = proxy.hold_request(multi_of(b"/slot-", b"/meta/meta-"))
+        async with holder.transaction(autocommit=False) as tx:
+            taking = asyncio.create_task(tx.take(jobs, timeout=30))
+            await recording.struck()  # the message is locked, and its attempt is not recorded yet
+            cancellation = proxy.hold_request(CANCEL)
+            cancelling = asyncio.create_task(operator.queue("jobs").cancel(id=message_id, running=True))
+            await cancellation.struck()
+            recording.release()
+            assert await taking is not None
+            cancellation.release()
+            assert await cancelling is zq.Alteration.DONE
+            await tx.rollback()
+    assert await account.bodies("jobs") == []
+    assert await account.attempts("jobs") == []

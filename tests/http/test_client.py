@@ -27,6 +27,7 @@ from aiozkqueue.http.client import (
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import Registration, registered, service_urls
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Create
 from tests.http.conftest import serving
 from tests.integration.queue.conftest import eventually
 
@@ -324,6 +325,62 @@ async def test_servers_are_found_by_their_registration(
     }
     for kind in ("queue", "dedupq"):
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
+
+
+async def test_registrations_that_cannot_be_read_are_an_error(open_session: Opener) -> None:
+    session = await open_session()
+    core_of(session).zookeeper.kill()
+    with pytest.raises(ServiceUnavailableError, match="of 'main' cannot be read: the ZooKeeper client has been closed"):
+        await RegisteredHosts(session, "main").urls(Kind.QUEUE)
+
+
+@pytest.mark.parametrize(("wait", "allowed"), [(0, 10), (20, 30)])
+async def test_a_poll_that_waits_at_the_server_may_take_as_much_longer(wait: int, allowed: int) -> None:
+    timeouts: list[dict[str, float]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        timeouts.append(request.extensions["timeout"])
+        return httpx.Response(200, json=[])
+
+    async with QueueServiceClient("http://one", timeout=10, transport=httpx.MockTransport(answer)) as queues:
+        await queues.poll("q", wait=wait)
+    assert timeouts[0]["read"] == allowed
+
+
+async def test_a_retry_chooses_a_server_that_has_not_failed_yet() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(503 if len(asked) < 4 else 200, json=7)
+
+    hosts = FixedHosts("http://one", "http://two", "http://three", "http://four")
+    async with QueueServiceClient(hosts, transport=httpx.MockTransport(answer)) as queues:
+        assert await queues.get_message_count("q") == 7
+    assert set(asked) == {"one", "two", "three", "four"}
+
+
+async def test_a_server_stays_registered_when_the_session_of_its_earlier_process_ends(
+    open_session: Opener, server_view: Observer, expire: Any
+) -> None:
+    session, earlier = await open_session(), await open_session()
+    cluster = f"earlier{core_of(session).root.replace('/', '-')}"
+    folders = [f"/ostrich/{cluster}-emodb-{kind}-1" for kind in Kind]
+    for folder in folders:
+        await core_of(earlier).zookeeper.ensure(folder)
+        await core_of(earlier).zookeeper.multi([Create(f"{folder}/host:1", b"{}", ephemeral=True)])
+    before = [await server_view.ephemerals(folder) for folder in folders]
+    async with registered(core_of(session), Registration(cluster, "host:1", "host:1")):
+
+        async def replaced() -> bool:
+            now = [await server_view.ephemerals(folder) for folder in folders]
+            return all(now) and not any(one == other for one, other in zip(now, before, strict=True))
+
+        await eventually(replaced, 30)
+        await expire(earlier)
+        assert all([await server_view.ephemerals(folder) for folder in folders])
+    for folder in folders:
+        await server_view.delete(folder)
 
 
 async def test_the_key_is_sent_to_allowed_registered_hosts_only(

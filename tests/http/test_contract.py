@@ -12,6 +12,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
 from aiozkqueue.session.internals import core_of
+from tests.integration.queue.test_staged_batches import Writer
 
 if TYPE_CHECKING:
     from tests.http.conftest import Service, Starter
@@ -90,6 +91,25 @@ async def test_size_counts_all_messages_and_claimcount_only_claimed_ones(service
     assert (await service.get(f"/{kind}/1/q/size")).json() == 3
     assert (await service.get(f"/{kind}/1/q/size", params={"limit": 1})).json() == 3
     assert (await service.get(f"/{kind}/1/q/claimcount")).json() == 2
+
+
+async def test_claimcount_counts_no_message_of_a_pending_batch(service: Service, session: zq.QueueSession) -> None:
+    await service.post("/queue/1/q/sendbatch", json=[1, 2])
+    await service.get("/queue/1/q/poll", params={"limit": 1})
+    writer = Writer(session, queue="q")
+    fence = await writer.begin()
+    await writer.put(fence, "3", "4")
+    assert (await service.get("/queue/1/q/claimcount")).json() == 1
+
+
+async def test_an_expired_message_is_not_shown_as_claimable(service: Service, session: zq.QueueSession) -> None:
+    await service.post("/queue/1/q/send", json="lasting")
+    await session.queue("q").put(b'"expiring"', ttl=0.2)
+    await asyncio.sleep(0.3)
+    async with asyncio.timeout(30):
+        while payloads(await service.poll("q", ttl=0)) != ["lasting"]:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.1)
+    assert await session.queue("q").size() == 2, "no consumer has removed it"
 
 
 @kinds

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aiozkqueue.http import Settings
+from aiozkqueue.http.core import keys
 from aiozkqueue.http.core.gate import Buckets
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
+    import aiozkqueue as zq
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
+    from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -54,6 +60,62 @@ async def test_requests_with_unknown_keys_and_for_pages_are_limited_too(start: S
     assert (await service.get("/queue/1/q/size")).status_code == 200, "a key has its own rate"
     pages = await asyncio.gather(*[service.get("/", headers={"Cookie": "aiozkqueue-key=nobodys"}) for _ in range(8)])
     assert 429 in {page.status_code for page in pages}
+
+
+async def test_zookeeper_is_not_asked_for_the_unknown_keys_of_a_client_above_its_rate(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await start(Settings(rate=0.1))
+    asked: list[str] = []
+    caller = keys.Keys.caller
+
+    async def counted(self: keys.Keys, text: str) -> keys.Caller | None:
+        asked.append(text)
+        return await caller(self, text)
+
+    monkeypatch.setattr(keys.Keys, "caller", counted)
+    for number in range(12):
+        await service.get("/queue/1/q/size", headers={"X-BV-API-Key": f"nobodys-{number}"})
+    assert len(asked) <= 4
+
+
+async def test_unknown_keys_do_not_displace_the_keys_in_use(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "REMEMBERED", 3)
+    monkeypatch.setattr(keys, "FRESH", -1.0)  # each request reads its key again
+    known = keys.Keys(core_of(session))
+    key = await known.create("me", ["queue|*|*"])
+    for number in range(4):
+        assert await known.caller(key) is not None
+        for other in range(2):
+            assert await known.caller(f"nobodys-{number}-{other}") is None
+        assert known.knows(key), "its requests have the rate of the key, and not of their address"
+
+
+async def test_a_revoked_key_is_refused_within_five_seconds(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(keys, "time", SimpleNamespace(monotonic=lambda: now))
+    here, elsewhere = keys.Keys(core_of(session)), keys.Keys(core_of(session))
+    key = await here.create("me", ["queue|*|*"])
+    assert await here.caller(key) is not None
+    assert await elsewhere.revoke("me") == 1
+    now += 5.1
+    assert await here.caller(key) is None
+
+
+async def test_a_key_whose_whole_hash_is_not_the_stored_one_is_refused(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    """The name of its znode has only a part of the hash."""
+    known = keys.Keys(core_of(session))
+    key = await known.create("me", ["queue|*|*"])
+    [name] = await server_view.children(f"{queue_root}/.keys")
+    stored = json.loads(await server_view.get(f"{queue_root}/.keys/{name}"))
+    await server_view.set(f"{queue_root}/.keys/{name}", json.dumps({**stored, "hash": f"{name}{'0' * 32}"}).encode())
+    assert await known.caller(key) is None
 
 
 # -- requests without a key

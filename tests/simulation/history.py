@@ -113,6 +113,8 @@ class History:
     final: Final = field(default_factory=Final)
     trouble: list[str] = field(default_factory=list)
     """Forbidden events: errors in the session's own tasks, unexpected exceptions, endless waits."""
+    miscounted: list[str] = field(default_factory=list)
+    """Sessions whose count of their ephemerals is wrong after all their claims have ended."""
     interrupted: int = 0
     """Deliveries that may be recorded but unseen: of cancelled takers, and of killed and expired sessions."""
     forced_open: Counter[str] = field(default_factory=Counter)

@@ -69,3 +69,23 @@ def test_a_bundle_that_becomes_single_items_while_its_queue_is_counted_counts_on
             break
         number += 1
     assert number > 30
+
+
+def test_the_number_of_messages_put_grows_when_the_version_of_a_counter_wraps() -> None:
+    """The server counts the versions in 32 bits: after 2147483647 comes the smallest negative number."""
+
+    async def main() -> list[int]:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=2))
+            await jobs.put_many([b"0", b"1"])
+            counted: list[int] = []
+            for version in (2**31 - 2, 2**31 - 1, -(2**31)):
+                for tree in {cluster.ensemble.tree, *(server.tree for server in cluster.ensemble.servers)}:
+                    tree.nodes["/zms/jobs/bundled/0"].version = version
+                counted.append((await jobs.stats()).put)
+            return counted
+
+    first, second, third = run_virtual(main)
+    assert (second - first, third - second) == (1, 1)

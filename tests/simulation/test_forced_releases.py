@@ -95,3 +95,23 @@ def test_a_transaction_that_takes_a_message_again_after_a_forced_release_is_refu
             return taken, tx.outcome, await jobs.size(), await results.size()
 
     assert run_virtual(main, limit=100) == ([b"1", b"1"], zq.Outcome.ROLLED_BACK, 2, 1)
+
+
+def test_a_forced_release_of_a_bundle_is_shown_to_the_sessions_that_remove_locks_without_an_item() -> None:
+    """They remove a lock only if none was released by force since: the znode of the locks counts these releases."""
+
+    async def main() -> tuple[int, int]:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=2))
+            await jobs.put_many([b"1", b"2"])
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(jobs, timeout=5) is not None
+                before = cluster.ensemble.tree.nodes["/zms/jobs/locks"].version
+                assert await jobs.admin.release_claims() == 2
+                after = cluster.ensemble.tree.nodes["/zms/jobs/locks"].version
+                await tx.rollback()
+            return before, after
+
+    before, after = run_virtual(main, limit=100)
+    assert after == before + 1

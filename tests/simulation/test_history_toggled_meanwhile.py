@@ -1,4 +1,4 @@
-"""Commits of messages of a bundle while the history of the queue is turned on and off again."""
+"""Commits and purges of messages of a bundle while the history of the queue is turned on and off again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
+from tests.simulation.between import Between
 
 #: Seconds of a network message between a session and the servers.
 FAR = 0.001
@@ -41,3 +42,31 @@ async def outcomes() -> set[zq.Outcome]:
 
 def test_a_commit_after_the_history_was_on_for_a_while_is_sent() -> None:
     assert run_virtual(outcomes, limit=1000) == {zq.Outcome.COMMITTED}
+
+
+def test_a_purge_records_each_message_that_it_removes_after_the_history_was_turned_on() -> None:
+    """The history is turned on between two requests of the purge, or not at all after the last one."""
+
+    async def main() -> bool:
+        left = 0
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as operator:
+            jobs, other = session.queue("jobs"), operator.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=4))
+            await jobs.put_many([b"0", b"1", b"2", b"3"])
+
+            async def turn_on() -> None:
+                nonlocal left
+                await other.configure(zq.QueueConfig(history=zq.History()))
+                left = await other.size()
+
+            between = Between(session, number, turn_on)
+            assert await jobs.purge() == 4
+            assert await jobs.size() == 0
+            if between.reached:
+                assert (await other.stats()).records == left, number
+            return between.reached
+
+    number = 1
+    while run_virtual(main, limit=100):
+        number += 1
+    assert number > 5

@@ -20,6 +20,7 @@ from aiozkqueue.schedule.overdue import overdue_jobs
 from aiozkqueue.schedule.scheduler import LONGEST_SLEEP
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator import Fault
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.zookeeper import SetData
 from tests.simulation.between import Between
@@ -91,6 +92,96 @@ def test_an_occurrence_whose_key_is_held_is_left_out_or_put_when_the_key_is_free
             assert (await jobs.get("call")).last == added.next
             dates = await taken(session, calls, 5)
         assert dates == due(added, 5)
+
+    play(program)
+
+
+def test_occurrences_during_a_pause_are_not_put_after_it() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, jobs = session.queue("reports"), Jobs(session)
+        await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x", missed="all")
+        async with Scheduler(session):
+            await asyncio.sleep(25)
+            await jobs.pause("report")
+            last = (await taken(session, reports, await reports.size()))[-1]
+            await asyncio.sleep(60)
+            await jobs.resume("report")
+            [following] = await taken(session, reports, 1)
+        assert following >= last + timedelta(seconds=60)
+
+    play(program)
+
+
+def test_no_occurrence_is_put_twice_if_a_job_is_resumed_after_the_clock_was_set_back() -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0, servers=3)
+        async with cluster.connect() as session:
+            reports, jobs = session.queue("reports"), Jobs(session)
+            await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x", missed="all")
+            async with Scheduler(session):
+                dates = await taken(session, reports, 4)
+                cluster.ensemble.offset -= 15
+                cluster.ensemble.elect()
+                await asyncio.sleep(5)
+                await jobs.pause("report")
+                await jobs.resume("report")
+                dates += await taken(session, reports, 4)
+        assert dates == sorted(set(dates))
+
+    run_virtual(main)
+
+
+def test_each_missed_occurrence_is_put_into_a_queue_that_accepts_few_messages_at_once() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, jobs = session.queue("reports"), Jobs(session)
+        await reports.configure(zq.QueueConfig(max_size=32))
+        added = await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x", missed="all", tolerance=1)
+        await asyncio.sleep(395)  # more occurrences than the queue may hold
+        async with Scheduler(session):
+            assert await taken(session, reports, 42) == due(added, 42)
+
+    play(program)
+
+
+def test_large_missed_occurrences_are_put_in_several_requests() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, jobs = session.queue("reports"), Jobs(session)
+        added = await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x" * 40_000, missed="all", tolerance=1)
+        await asyncio.sleep(605)
+        async with Scheduler(session):
+            assert await taken(session, reports, 60) == due(added, 60)
+
+    play(program)
+
+
+def test_a_job_that_is_added_while_the_scheduler_has_no_connection_is_followed() -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect(name="scheduler") as session, cluster.connect() as other, Scheduler(session):
+            await asyncio.sleep(1)
+            cluster.ensemble.judge = lambda connection, _: (
+                Fault.LOST_BEFORE if connection.client.name == "scheduler" else None
+            )
+            cluster.cut("scheduler")
+            await asyncio.sleep(1)
+            added = await Jobs(other).add("report", EVERY_TEN_SECONDS, "reports", b"x")
+            await asyncio.sleep(1)
+            cluster.ensemble.judge = lambda *_: None
+            assert await taken(other, other.queue("reports"), 2) == due(added, 2)
+
+    run_virtual(main)
+
+
+def test_fields_of_a_newer_version_survive_the_declaration_of_a_job() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        jobs, zookeeper = Jobs(session), core_of(session).zookeeper
+        await jobs.declare("report", EVERY_TEN_SECONDS, "reports", b"x")
+        path = SchedulePaths(core_of(session).root).job("report")
+        data, _ = await zookeeper.read(path)
+        await zookeeper.multi([SetData(path, json.dumps({**json.loads(data), "newer": 1}).encode())])
+        await jobs.declare("report", EVERY_TEN_SECONDS, "reports", b"y")
+        changed = json.loads((await zookeeper.read(path)).data)
+        assert (changed["body"], changed["newer"]) == ("y", 1)
 
     play(program)
 

@@ -255,6 +255,16 @@ async def ledger_release(pair: Pair) -> None:
     await pair.behind.queue("jobs").admin.release_ledger("audit")
 
 
+async def lease_acknowledge(pair: Pair) -> None:
+    ahead, behind = pair.ahead.queue("jobs"), pair.behind.queue("jobs")
+    await behind.put(b"the queue is known to both", delay=60)
+    pair.lag()
+    await ahead.put(b"leased at the first server")
+    [leased] = await ahead.leases.take(lifetime=60)
+    await behind.leases.acknowledge([leased.token])
+    assert await ahead.size() == 1
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -278,6 +288,7 @@ async def ledger_release(pair: Pair) -> None:
         unknown_keys,
         message_ids,
         ledger_release,
+        lease_acknowledge,
     ],
 )
 def test_a_call_sees_all_changes_that_were_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:

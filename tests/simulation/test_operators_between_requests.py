@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
 from tests.simulation.between import Between
 from tests.simulation.test_known_configuration import play
 
@@ -235,3 +236,116 @@ def test_a_queue_that_is_deleted_meanwhile_is_not_created_again_by_the_end_of_it
         return between.reached
 
     between_all(program)
+
+
+async def move_all(session: zq.QueueSession, _: str) -> None:
+    reference = await session.admin.moves.start("jobs", "others")
+    while (await session.admin.moves.status(reference)).ended is None:  # noqa: ASYNC110 - in ZooKeeper
+        await asyncio.sleep(1)
+
+
+async def purge(session: zq.QueueSession, _: str) -> int:
+    return await session.queue("jobs").purge()
+
+
+@pytest.mark.parametrize("operation", [cancel, update, move_all, purge])
+def test_a_message_is_not_taken_from_its_holder_if_another_lock_became_that_of_the_message(
+    operation: Callable[[zq.QueueSession, str], Awaitable[object]],
+) -> None:
+    """The queue becomes ordered between two requests of an operator, and a consumer takes the message in order."""
+
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, consumer = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=1))
+        message_id = await jobs.put(b"old")
+        tx = await consumer.transaction(autocommit=False).__aenter__()
+        taken: list[zq.Message[bytes] | None] = []
+
+        async def take_in_order() -> None:
+            await jobs.configure(zq.QueueConfig(ordered=True))
+            taken.append(await tx.take(consumer.queue("jobs"), timeout=1))
+
+        between = Between(operator, number, take_in_order)
+        operating = asyncio.ensure_future(operation(operator, message_id))
+        await asyncio.wait([operating], timeout=5)
+        while between.reached and not taken:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        if taken and taken[0] is not None:
+            await tx.commit()
+        else:
+            await tx.rollback()
+        await operating
+        return between.reached
+
+    between_all(program, [{}, {}, {}])
+
+
+@pytest.mark.parametrize("operation", [cancel, move_all, purge])
+def test_a_message_that_ends_after_the_history_was_turned_on_is_recorded(
+    operation: Callable[[zq.QueueSession, str], Awaitable[object]],
+) -> None:
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, other = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=1))
+        message_id = await jobs.put(b"old")
+        left: list[int] = []
+
+        async def turn_on() -> None:
+            await other.queue("jobs").configure(zq.QueueConfig(history=zq.History()))
+            left.append(await jobs.size())
+
+        between = Between(operator, number, turn_on)
+        await operation(operator, message_id)
+        assert await jobs.size() == 0
+        if between.reached:
+            assert (await jobs.stats()).records == left[0]
+        return between.reached
+
+    between_all(program, [{}, {}, {}])
+
+
+def test_a_move_takes_a_message_that_is_reassigned_meanwhile() -> None:
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, other = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
+        await jobs.put(b"m")
+        await asyncio.sleep(3)
+        between = Between(operator, number, other.queue("jobs").admin.reap)
+        await move_all(operator, "")
+        assert (await jobs.size(), await other.queue("others").size()) == (0, 1), number
+        return between.reached
+
+    between_all(program, NODES)
+
+
+@pytest.mark.parametrize("operation", [cancel, move_all])
+def test_a_message_that_was_claimed_by_a_session_that_has_died_meanwhile_leaves_no_record(
+    operation: Callable[[zq.QueueSession, str], Awaitable[object]],
+) -> None:
+    """The session dies between two requests of an operator, after it has recorded an attempt."""
+
+    async def main() -> bool:
+        async with simulated() as cluster, cluster.connect() as operator, cluster.connect(name="consumer") as consumer:
+            jobs = operator.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1, policy=zq.ConsumeTimes(5)))
+            message_id = await jobs.put(b"m")
+
+            async def take_and_die() -> None:
+                tx = await consumer.transaction(autocommit=False).__aenter__()
+                await tx.take(consumer.queue("jobs"), timeout=1)
+                cluster.expire("consumer")
+
+            between = Between(operator, number, take_and_die)
+            await operation(operator, message_id)
+            await asyncio.sleep(5)
+            assert await jobs.size() == 0
+            assert [path for path in cluster.ensemble.tree.nodes if path.startswith("/zms/jobs/meta/")] == [], number
+            return between.reached
+
+    number = 1
+    while run_virtual(main, limit=200):
+        number += 1
+    assert number > 3

@@ -261,3 +261,40 @@ def test_the_newest_message_of_a_key_is_delivered_once(
             assert await queue.size() == 0
 
     played(main)
+
+
+def test_a_lone_consumer_gets_bundles_and_single_items_in_the_order_of_their_puts() -> None:
+    """One search finds more of them in turn than are claimed at the same time."""
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=2))
+            for number in range(40):
+                await jobs.put_many([b"%d 0" % number, b"%d 1" % number])
+                await jobs.put(b"%d 2" % number, headers={"alone": "yes"})
+            taken: list[bytes] = []
+            while len(taken) < 120:
+                async with session.transaction() as tx:
+                    taken += [message.body for message in await tx.take_many(jobs, 7, timeout=5)]
+            assert taken == [b"%d %d" % (number, each) for number in range(40) for each in range(3)]
+
+    played(main)
+
+
+@pytest.mark.parametrize("size", [1, 60_000], ids=["one request", "several requests"])
+def test_messages_that_are_released_together_keep_their_order(size: int) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1))
+            bodies = [b"%d" % number * size for number in range(9)]
+            for body in bodies:
+                await jobs.put(body)
+            for _ in range(3):
+                async with session.transaction(autocommit=False) as tx:
+                    taken = [message.body for message in await tx.take_many(jobs, 9, timeout=5)]
+                    await tx.rollback(delay=0)
+                assert taken == bodies
+
+    played(main)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.layout.rates import RateRecord
 from aiozkqueue.rates.pace import NEAR, USABLE_FOR
+from aiozkqueue.rates.timeline import Timeline
 from aiozkqueue.testing import run_virtual, simulated
-from aiozkqueue.testing.simulator import Fault
+from aiozkqueue.testing.simulator import Fault, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -110,6 +112,34 @@ def test_lost_connections_never_raise_the_rate() -> None:
 
     begun, _ = run_virtual(lambda: handle_all(3, 90, meanwhile=cut, rate=20))
     assert most_in_a_second(begun) <= allowed(20)
+
+
+def test_no_handler_begins_before_its_slot_because_its_listener_stops() -> None:
+    async def main() -> tuple[list[float], float]:
+        begun: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.append(loop.time())
+
+        async with simulated() as cluster, AsyncExitStack() as stack:
+            operator = await stack.enter_async_context(cluster.connect())
+            await operator.queue("jobs").put_many([b"job"] * 100)
+            listeners: list[zq.Listener[bytes]] = []
+            for _ in range(10):
+                session = await stack.enter_async_context(cluster.connect())
+                listeners.append(session.listener(session.queue("jobs"), handler, rate=10))
+                await stack.enter_async_context(listeners[-1])
+            await asyncio.sleep(5)
+            stopped = loop.time()
+            for listener in listeners:
+                listener.stop()
+            await asyncio.sleep(1)
+        return begun, stopped
+
+    begun, stopped = run_virtual(main)
+    assert len(begun) > 30
+    assert [moment for moment in begun if moment >= stopped] == []
 
 
 def test_a_burst_after_a_pause_begins_no_faster_than_the_rate() -> None:
@@ -275,3 +305,118 @@ def test_listeners_of_a_slow_server_handle_their_messages(policy: zq.Policy) -> 
     begun, delay = run_virtual(main, limit=600)
     assert len(begun) == 30
     assert most_in_a_second(begun) <= 5 * (1 + USABLE_FOR + delay) + 1
+
+
+def test_slots_whose_leases_are_answered_late_are_given_up() -> None:
+    """Each of twenty sessions leases a slot at another time, and gets the reply at the same moment as the others."""
+
+    async def main() -> list[float]:
+        begun: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.append(loop.time())
+
+        async with simulated() as cluster, AsyncExitStack() as stack:
+            operator = await stack.enter_async_context(cluster.connect())
+            jobs = operator.queue("jobs")
+            await jobs.put(b"job")
+            for number in range(20):
+                session = await stack.enter_async_context(cluster.connect(name=f"worker-{number}", session_timeout=60))
+                await stack.enter_async_context(session.listener(session.queue("jobs"), handler, rate=2))
+            await asyncio.sleep(5)
+            end = loop.time() + 12
+
+            def hold_replies(connection: Any, request: Any) -> None:
+                writes = request.argument if request.kind is Kind.MULTI else []
+                if any(operation.path.startswith("/zms/.rates/") for operation in writes) and loop.time() < end:
+                    connection.client.stream._delay = lambda: max(0.0, end - loop.time())
+
+            cluster.ensemble.judge = hold_replies
+            for _ in range(20):
+                await jobs.put(b"job")
+                await asyncio.sleep(0.55)
+            while await jobs.size():  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.5)
+        return begun
+
+    begun = run_virtual(main, limit=600)
+    assert len(begun) == 21
+    assert most_in_a_second(begun) <= allowed(2)
+
+
+def test_no_leased_slot_begins_before_its_time_at_the_server() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with simulated() as cluster:
+            cluster.ensemble.delays.network = lambda: 0.3
+            async with cluster.connect() as session:
+                core = session._core
+                await core.zookeeper.ensure("/zms/.rates/bank")
+                timeline = Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random)
+                for _ in range(5):
+                    block = await timeline.lease(20)
+                    node = await core.zookeeper.read("/zms/.rates/bank")
+                    begins = RateRecord.decode(node.data).begin(node.stat.mtime) / 1_000_000
+                    left = begins - cluster.ensemble.now() / 1000
+                    assert block.first >= loop.time() + left - 0.002
+
+    run_virtual(main)
+
+
+def test_a_listener_with_a_slower_rate_of_its_own_leaves_the_other_sessions_their_slots() -> None:
+    async def main() -> float:
+        done = 0
+        loop = asyncio.get_running_loop()
+
+        async def handler(delivery: zq.Delivery[bytes]) -> None:
+            nonlocal done
+            done += delivery.queue == "quick"
+
+        async with simulated() as cluster, cluster.connect() as slow, cluster.connect() as quick:
+            for name in ("slow", "quick"):
+                await quick.queue(name).put_many([b"job"] * 200)
+            options: dict[str, Any] = {"rate": 10, "rate_name": "bank", "concurrency": 8}
+            async with (
+                slow.listener(slow.queue("slow"), handler, per_process_rate=0.5, **options),
+                quick.listener(quick.queue("quick"), handler, **options),
+            ):
+                began = loop.time()
+                while done < 100:  # noqa: ASYNC110 - virtual time
+                    await asyncio.sleep(0.1)
+                return loop.time() - began
+
+    assert run_virtual(main) <= 1.3 * 100 / 9.5 + 1
+
+
+def test_a_listener_with_few_messages_leaves_the_other_sessions_their_slots() -> None:
+    async def main() -> float:
+        done = 0
+        loop = asyncio.get_running_loop()
+
+        async def handler(delivery: zq.Delivery[bytes]) -> None:
+            nonlocal done
+            done += delivery.queue == "busy"
+
+        async def trickle(jobs: zq.Queue[bytes]) -> None:
+            while True:
+                await jobs.put(b"job")
+                await asyncio.sleep(0.4)
+
+        async with simulated() as cluster, cluster.connect() as idle, cluster.connect() as busy:
+            options: dict[str, Any] = {"rate": 100, "rate_name": "bank", "concurrency": 40}
+            await idle.queue("idle").put_many([b"job"] * 200)
+            await busy.queue("busy").put_many([b"job"] * 400)
+            async with idle.listener(idle.queue("idle"), handler, **options):
+                while await idle.queue("idle").size():  # noqa: ASYNC110 - virtual time
+                    await asyncio.sleep(0.1)
+                putting = asyncio.create_task(trickle(idle.queue("idle")))
+                await asyncio.sleep(5)
+                async with busy.listener(busy.queue("busy"), handler, **options):
+                    began = loop.time()
+                    while done < 400:  # noqa: ASYNC110 - virtual time
+                        await asyncio.sleep(0.1)
+                putting.cancel()
+                return loop.time() - began
+
+    assert run_virtual(main) <= 400 / 87

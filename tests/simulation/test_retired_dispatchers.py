@@ -53,3 +53,31 @@ def test_a_held_message_is_redelivered_after_its_delay(
                 assert message.body == b"x"
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["retired", "waiting for the next queue of the name"])
+def test_a_session_does_not_count_its_entries_in_deleted_queues(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 - a parameter of the test
+    """Otherwise a session that takes from thousands of temporary queues could hold no lock at last."""
+    monkeypatch.setattr(core, "MOST_QUEUES", KEPT)
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+
+            async def take(name: str, timeout: float) -> bool:
+                async with session.transaction() as tx:
+                    return await tx.take(session.queue(name), timeout=timeout) is not None
+
+            counted: list[int] = []
+            for number in range(4 * KEPT):
+                name = f"temporary-{number:02}"
+                await session.queue(name).put(b"x")
+                assert await take(name, 5)
+                await session.queue(name).admin.delete()
+                if again:
+                    assert not await take(name, 1)
+                counted.append(session._core._budgets.of(1).used)
+                await asyncio.sleep(60)
+            assert counted[-1] == counted[KEPT]
+            assert not again or counted[-1] == 0
+
+    run_virtual(main)

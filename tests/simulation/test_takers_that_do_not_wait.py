@@ -189,3 +189,27 @@ def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_bud
                 return len(await tx.take_many(jobs, 128, timeout=60))
 
     assert run_virtual(main) == 128
+
+
+def test_a_take_of_many_does_not_wait_for_more_until_its_messages_expire_however_fast_they_arrive() -> None:
+    near = partial(float, 0.001)
+
+    async def main() -> float:
+        cluster = Cluster(Ensemble(Random(1), delays=Delays(near, near, near, near)), 1)
+        async with cluster.connect() as session, cluster.connect() as other:
+            loop = asyncio.get_running_loop()
+            end = loop.time() + 2
+
+            async def produce() -> None:
+                while loop.time() < end:
+                    await other.queue("jobs").put(b"", ttl=0.3)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(2):
+                    group.create_task(produce())
+                async with session.transaction() as tx:
+                    began = loop.time()
+                    assert await tx.take_many(session.queue("jobs"), 5000, timeout=5)
+                    return loop.time() - began
+
+    assert run_virtual(main) < 1

@@ -18,6 +18,7 @@ from aiozkqueue.errors import ImplicitSettleWarning, UncommittedWarning
 from aiozkqueue.layout import LANE_END, BundleName, BundleRecord, decode, decode_bundle, is_bundle
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Process, StuckError, VirtualLoop
 from aiozkqueue.testing.simulator.loop import PROCESS, run_virtual
+from aiozkqueue.zookeeper import State
 from tests.simulation.disturbances import SESSION_TIMEOUT, Disturbances, has_a_slot
 from tests.simulation.history import Final, History, Status
 from tests.simulation.joining import load
@@ -99,9 +100,27 @@ class Run(Recorder):
             if patience is None:
                 self.done[name].set()
                 await self.over.wait()
+                self.count_ephemerals(name, session)
             else:
                 self.history.interrupted += 10  # the cancelled program stops in the middle of its work
         self.done[name].set()
+
+    def count_ephemerals(self, name: str, session: zq.QueueSession) -> None:
+        """Record whether a session that holds no lock any more counts only its entries as a consumer and as waiting."""
+        core = session._core
+        zookeeper, generation = core.zookeeper, core.zookeeper.generation
+        if zookeeper.state is not State.CONNECTED or zookeeper.session_id not in self.ensemble.sessions:
+            return
+        nodes = self.ensemble.tree.nodes.items()
+        if any(node.owner == zookeeper.session_id and "/locks/" in path for path, node in nodes):
+            return
+        entries = [dispatcher._candidates.registration for dispatcher in core._dispatchers.values()]
+        expected = sum(entry._size(entry._name(generation)) for entry in entries if entry.generation == generation)
+        waiting = [gate._entry(generation) for gate in core._gates if gate._listed_in == generation]
+        expected += sum(zookeeper.path_size(path) + 4 for path in waiting)
+        counted = core._budgets.of(generation).used
+        if counted != expected:
+            self.history.miscounted.append(f"{name} counts {counted} bytes of ephemerals, and has {expected}")
 
     async def _closing(self, program: Awaitable[None]) -> None:
         with suppress(zq.SessionClosedError):

@@ -365,6 +365,7 @@ class ClaimDispatcher:
         try:
             await self.state.open()
         except NotFoundError:
+            self._candidates.registration.forget()
             await self._wait_for_change(ABSENT)
             return False
         if self._candidates.adopt_configuration():

@@ -84,6 +84,12 @@ class Registration:
         self.generation = generation
         return True
 
+    def forget(self) -> None:
+        """Record that the entry is gone, because the queue was deleted."""
+        if self.generation:
+            self._budgets.of(self.generation).free(self._size(self._name(self.generation)))
+            self.generation = 0
+
     async def end(self) -> None:
         """Remove the entry, unless the session that made it is over. Without a connection, it stays until then."""
         generation, self.generation = self.generation, 0
@@ -94,8 +100,9 @@ class Registration:
             await self._zookeeper.multi([Delete(self._paths.consumer(name))], generation=generation)
         except ZooKeeperError as error:
             log.debug("entry %s: %s", name, error, extra={"queue": self._paths.name})
-        else:
-            self._budgets.of(generation).free(self._size(name))
+            if not (isinstance(error, MultiError) and isinstance(error.error, NoNodeError)):
+                return  # otherwise the queue was deleted, and the entry with it
+        self._budgets.of(generation).free(self._size(name))
 
     async def sample_clock(self, generation: int, within: float) -> None:
         """Learn ZooKeeper's time by a write, unless the current leader's was measured in the last seconds."""
@@ -113,9 +120,8 @@ class Registration:
         deal all items, so no item waits for a consumer that refuses it.
         """
         name, names = self._name(self.generation), list(registered)
-        if self.generation and name not in names:
-            self._budgets.of(self.generation).free(self._size(name))
-            self.generation = 0
+        if name not in names:
+            self.forget()
         await self._check_live([entry for entry in names if entry not in self._live and entry != name], generation)
         self._live = {entry: self._live[entry] for entry in names if entry in self._live}
         alike = [

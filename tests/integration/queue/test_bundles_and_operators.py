@@ -157,6 +157,27 @@ async def test_a_move_includes_the_messages_of_bundles(session: zq.QueueSession,
     assert sorted(await drain(session, session.queue("others"))) == sorted(BODIES)
 
 
+async def test_a_move_waits_for_the_messages_of_a_bundle_that_a_consumer_holds(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue, target = await bundled(session, BODIES[:40]), other.queue("others")
+    moves = other.admin.moves
+
+    async def ended() -> bool:
+        return (await moves.status(reference)).ended is not None
+
+    async with session.transaction(autocommit=False) as tx:
+        assert await tx.take(queue, timeout=10) is not None
+        messages = await tx.take_many(queue, 39)
+        reference = await moves.start("jobs", "others")
+        await asyncio.sleep(0.5)
+        assert not await ended()
+        await tx.rollback(delay=0)
+    await eventually(ended)
+    assert len(messages) == 39
+    assert (await queue.size(), await target.size()) == (0, 40)
+
+
 async def test_unbundling_stores_single_items_and_ends_the_required_feature(
     session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
 ) -> None:
@@ -305,6 +326,21 @@ async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_block_the
     assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted([*BODIES[50:], b"of another program"])
     assert "cannot be dissolved" in caplog.text
     assert [bundle.id for bundle in await stored.bundles()] == [first.id]
+
+
+async def test_a_queue_keeps_its_bundles_while_one_of_them_cannot_be_dissolved(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    (first, _) = await stored.bundles()
+    obstacle = f"{queue_root}/jobs/items/item-m{first.size - 1}-i{first.last}-{first.digits}"
+    await server_view.create(obstacle, b"of another program")
+    assert await queue.admin.unbundle() == 1
+    assert "requires" in await stored.configuration(), "programs without bundles must not use the queue yet"
+    await server_view.delete(obstacle)
+    assert await queue.admin.unbundle() == 0
+    assert await stored.bundles() == []
+    assert sorted(await drain(other, other.queue("jobs"))) == sorted(BODIES)
 
 
 async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(

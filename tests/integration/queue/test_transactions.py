@@ -450,3 +450,16 @@ async def test_messages_that_are_rolled_back_are_redelivered_first_and_in_order(
             await tx.rollback(delay=0)
     async with session.transaction() as tx:
         assert [message.body for message in await tx.take_many(queue, 300)] == bodies
+
+
+async def test_the_outcomes_of_the_last_transactions_are_remembered(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.session.core.OUTCOMES_KEPT", 4)
+    ids: list[str] = []
+    for number in range(10):
+        async with session.transaction() as tx:
+            tx.put("jobs", b"%d" % number)
+        ids.append(tx.id)
+        assert {await session.outcome(remembered) for remembered in ids[-4:]} == {zq.Outcome.COMMITTED}
+    assert await session.outcome(ids[0]) is zq.Outcome.UNKNOWN

@@ -9,6 +9,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import PartlyDeniedError
 from aiozkqueue.sampling import Sampler
+from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
@@ -130,3 +131,19 @@ async def test_samples_leave_out_the_age_of_an_unreadable_message(
     assert sampler.unreadable == {}
     sample = sampler.latest["jobs"]
     assert (sample.size, sample.oldest) == (2, pytest.approx(readable.enqueued_at.timestamp(), abs=0.001))
+
+
+async def test_a_move_that_leaves_an_unreadable_message_has_failed_and_names_its_cause(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b"])
+    moves = session.admin.moves
+    reference = await moves.start("jobs", "others")
+
+    async def ended() -> bool:
+        return (await moves.status(reference)).ended is not None
+
+    await eventually(ended)
+    status = await moves.status(reference)
+    assert (status.state, status.moved) == ("failed", 2)
+    assert "1 message left in jobs" in (status.error or "")

@@ -17,6 +17,8 @@ from tests.simulation.stories.claims import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
     from aiozkqueue.zookeeper import Versioned
@@ -68,6 +70,20 @@ def locks_not_ephemeral(patch: pytest.MonkeyPatch) -> None:
         lambda operation: is_lock(operation) and isinstance(operation, Create),
         lambda operation: operation._replace(ephemeral=False),
     )
+
+
+@mutation()
+def locks_of_refused_claims_counted(patch: pytest.MonkeyPatch) -> None:
+    claim = claimer.Claimer.claim
+
+    async def counted(self: claimer.Claimer, places: Sequence[str], *arguments: Any) -> claimer.Batch:
+        try:
+            return await claim(self, places, *arguments)
+        except claimer.ContendedError:
+            self.reserve(self.item_lock_size * len(places), self._zookeeper.generation)
+            raise
+
+    patch.setattr(claimer.Claimer, "claim", counted)
 
 
 @mutation()

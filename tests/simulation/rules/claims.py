@@ -59,6 +59,12 @@ def an_ended_session_is_not_registered(history: History) -> Iterator[str]:
         yield f"{path} still exists, although its session has ended"
 
 
+@rule
+def a_session_without_claims_counts_only_its_entries(history: History) -> Iterator[str]:
+    """A session whose count is too high can take fewer messages, and at last none."""
+    yield from history.miscounted
+
+
 def _opened_between(history: History, before: Delivery, after: Delivery) -> bool:
     return any(
         opened.queue == before.queue and opened.began <= after.at and before.at <= opened.ended
