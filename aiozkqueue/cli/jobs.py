@@ -43,7 +43,7 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
         output.print_table(
             ["name", "cron", "zone", "queue", "missed", "last", "next", "payload"],
             [
-                (j.name, j.cron, j.zone, j.queue, j.missed, output.when(j.last), _next(j), output.preview(j.body))
+                (j.name, j.cron, j.zone, j.queue, j.missed, output.when(j.last) or "never", _next(j), output.preview(j.body))
                 for j in jobs
             ],
         )
@@ -170,7 +170,7 @@ def _record(job: Job) -> dict[str, output.Json]:
         "limit": job.limit,
         "tolerance": job.tolerance,
         "paused": job.paused,
-        "last": job.last.isoformat(),
+        "last": job.last.isoformat() if job.last else None,
         "next": job.next.isoformat() if job.next else None,
         "body": job.body.decode(errors="backslashreplace"),
     }
