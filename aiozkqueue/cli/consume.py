@@ -26,6 +26,7 @@ from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.queue.state import given_up
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
+from aiozkqueue.wording import counted
 
 _PREFETCH: Final = 32
 
@@ -114,16 +115,24 @@ async def consume(
                 if done + failed == limit:
                     break
         if not (follow or done + failed):
-            await _note_pause(target, queue)
+            await _note_reason(target, queue, filtered=condition is not None)
     if follow and not failed:
         return Exit.OK
     return Exit.OK if done and not failed else Exit.NOTHING
 
 
-async def _note_pause(target: zq.Queue[bytes], queue: AskedQueue) -> None:
-    """Print that the queue is paused, if it is. Queues of other programs have no pause."""
+async def _note_reason(target: zq.Queue[bytes], queue: AskedQueue, *, filtered: bool) -> None:
+    """Print why there was no message. Queues of other programs have no pause."""
     if queue.program is None and (await target.configuration()).paused:
         output.note(f"queue {queue.name!r} is paused; aiozkqueue resume {queue.name} ends the pause")
+        return
+    if size := await target.size():
+        none = "none that can be taken now matches the filters" if filtered else "none can be taken now"
+        operand = "" if queue.program is not None else f" {queue.name}"
+        why = f"{none}; aiozkqueue peek{operand} shows their states"
+        output.note(f"queue {queue.name!r} has {counted(size, 'message')}, but {why}")
+    else:
+        output.note(f"queue {queue.name!r} has no messages")
 
 
 async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:

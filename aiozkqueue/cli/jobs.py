@@ -43,13 +43,22 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
         output.print_table(
             ["name", "cron", "zone", "queue", "missed", "last", "next", "payload"],
             [
-                (j.name, j.cron, j.zone, j.queue, j.missed, output.when(j.last) or "never", _next(j), output.preview(j.body))
+                (
+                    j.name,
+                    j.cron,
+                    j.zone,
+                    j.queue,
+                    j.missed,
+                    output.when(j.last) or "never",
+                    _next(j),
+                    output.preview(j.body),
+                )
                 for j in jobs
             ],
         )
     for finding in findings_about(overdue):
         output.note(f"{finding.text}: {finding.advice}")
-    return Exit.OK if jobs else Exit.NOTHING
+    return output.status_of_list(jobs, "there are no jobs")
 
 
 @connected

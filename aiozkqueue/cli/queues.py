@@ -52,9 +52,7 @@ async def queues(connection: Connection, as_json: AsJson = False) -> Exit:
             output.print_json({"queue": name})
         else:
             sys.stdout.write(f"{output.visible(name)}\n")
-    if not names:
-        output.note("there are no queues")
-    return Exit.OK if names else Exit.NOTHING
+    return output.status_of_list(names, "there are no queues")
 
 
 @connected
