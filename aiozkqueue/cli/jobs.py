@@ -58,7 +58,7 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
         )
     for finding in findings_about(overdue):
         output.note(f"{finding.text}: {finding.advice}")
-    return output.status_of_list(jobs, "there are no jobs")
+    return output.status_of_list(jobs, f"there are no jobs below {connection.root}")
 
 
 @connected

@@ -71,7 +71,7 @@ async def top(
                 await _wait(ends, interval)
             rows = await figures.read()
             if not rows:
-                return output.status_of_list(rows, "there are no queues")
+                return output.status_of_list(rows, f"there are no queues below {connection.root}")
             _print(rows, as_json=as_json)
             if queues and any("unreadable" in row for row in rows):
                 return Exit.NOTHING

@@ -30,10 +30,12 @@ REMINDERS = "notification queue 'reminders' of service 'billing'"
         ("pins list", "there are no pins"),
     ],
 )
-def test_an_empty_listing_says_that_there_is_nothing(cli: Cli, command: str, reason: str) -> None:
+def test_an_empty_listing_says_that_there_is_nothing_below_the_root(
+    cli: Cli, queue_root: str, command: str, reason: str
+) -> None:
     for form in ([], ["--json"]):
         done = cli(*command.split(), *form)
-        assert (done.status, done.text, done.stderr) == (1, "", f"aiozkqueue: {reason}\n")
+        assert (done.status, done.text, done.stderr) == (1, "", f"aiozkqueue: {reason} below {queue_root}\n")
 
 
 @pytest.mark.parametrize(
