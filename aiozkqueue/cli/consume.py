@@ -23,6 +23,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import drain_on_signals
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.state import given_up
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
@@ -99,6 +100,7 @@ async def consume(
         target = queue.of(session) if follow else await connection.existing(session, queue)
         if follow:
             await connection.note_new(session, queue)  # it waits for the first put
+            await _note_pause(target, queue)  # and for the end of a pause
         consumer = target.consume(
             prefetch=min(_PREFETCH, limit or _PREFETCH),
             settle="explicit",
@@ -121,10 +123,22 @@ async def consume(
     return Exit.OK if done and not failed else Exit.NOTHING
 
 
-async def _note_reason(target: zq.Queue[bytes], queue: AskedQueue, *, filtered: bool) -> None:
-    """Print why there was no message. Queues of other programs have no pause."""
-    if queue.program is None and (await target.configuration()).paused:
+async def _note_pause(target: zq.Queue[bytes], queue: AskedQueue) -> bool:
+    """Print that the queue is paused, if it is. Queues of other programs have no pause."""
+    if queue.program is not None:
+        return False
+    try:
+        paused = (await target.configuration()).paused
+    except NotFoundError:
+        return False
+    if paused:
         output.note(f"queue {queue.name!r} is paused; aiozkqueue resume {queue.name} ends the pause")
+    return bool(paused)
+
+
+async def _note_reason(target: zq.Queue[bytes], queue: AskedQueue, *, filtered: bool) -> None:
+    """Print why there was no message."""
+    if await _note_pause(target, queue):
         return
     if size := await target.size():
         none = "none that can be taken now matches the filters" if filtered else "none can be taken now"

@@ -25,7 +25,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the recurring jobs and the next occurrence of each; note jobs that no scheduler seems to serve.
+    """List recurring jobs with their last and next occurrences; note jobs that no scheduler seems to serve.
 
     Exit status 1: there are none.
 
