@@ -150,11 +150,13 @@ async def run(
     Example:
     [dim]$ aiozkqueue jobs run[/dim]
     """
+    from aiozkqueue.worker import Announced  # noqa: PLC0415 - the other commands do not need it
+
     start_logs(log_level, log_format, log_config)
     async with connection.open() as session:
         scheduler = Scheduler(session)
         drain_on_signals(scheduler.stop)
-        await scheduler.run()
+        await Announced(scheduler).run()
     return Exit.OK
 
 

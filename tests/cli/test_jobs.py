@@ -49,6 +49,10 @@ def test_the_scheduler_command_puts_until_it_is_stopped(cli: Cli) -> None:
         assert time.monotonic() < deadline
     scheduler.send_signal(signal.SIGTERM)
     assert scheduler.wait(90) == 0
+    assert scheduler.stderr is not None
+    logged = scheduler.stderr.read().decode()
+    assert "started: scheduler\n" in logged
+    assert "stopped: scheduler of 1 job: " in logged
     newest = cli("peek", "reports", "--json", "--limit", "1000").records[-1]["headers"]["occurrence"]
     cli("jobs", "pause", "often")
     assert cli("jobs", "resume", "often", "--json").records[0]["last"] == newest, "a resumed job keeps its last run"
