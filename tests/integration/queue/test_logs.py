@@ -17,6 +17,7 @@ from tests.integration.queue.conftest import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from aiozkqueue.listeners import Batch
     from tests.observer import Observer
 
 STANDARD = set(vars(logging.makeLogRecord({})))
@@ -180,7 +181,7 @@ async def test_the_traceback_of_the_last_attempt_is_logged_once_with_the_dead_le
     async def handler(_: zq.Delivery[bytes]) -> None:
         raise RuntimeError("no secret of ours")
 
-    async def batch_handler(batch: zq.Batch[bytes]) -> None:
+    async def batch_handler(batch: Batch[bytes]) -> None:
         if "raises" in handled:
             raise RuntimeError("no secret of ours")
         batch.fail(batch[0], RuntimeError("no secret of ours"))
