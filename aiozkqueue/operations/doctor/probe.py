@@ -193,8 +193,8 @@ class _Examination:
         queues: list[str] = []
         for start in range(0, len(names), PAGE):
             page = names[start : start + PAGE]
-            there = await asyncio.gather(*(self._is_queue(QueuePaths(self._root, name)) for name in page))
-            queues += [name for name, is_queue in zip(page, there, strict=True) if is_queue]
+            answers = await asyncio.gather(*(self._is_queue(QueuePaths(self._root, name)) for name in page))
+            queues += [name for name, is_queue in zip(page, answers, strict=True) if is_queue]
         return queues
 
     async def _is_queue(self, paths: QueuePaths) -> bool:
