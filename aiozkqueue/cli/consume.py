@@ -25,6 +25,7 @@ from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.state import given_up
+from aiozkqueue.session import left_open
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
 from aiozkqueue.wording import counted
@@ -95,6 +96,7 @@ async def consume(
     handler: Handler = partial(_print, as_json=as_json) if command is None else partial(_execute, command)
     done = failed = 0
     given_up.log.addFilter(_is_not_noted)  # this command prints the failure itself
+    left_open.log.disabled = True  # an error of the output leaves its message to the end of the session on purpose
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
         target = queue.of(session) if follow else await connection.existing(session, queue)
