@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Protocol, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -226,25 +226,36 @@ def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:
     if isinstance(type_, TypeAdapter):
         msg = f"queue {name!r}: give a TypeAdapter as adapter=, not as the type"
         raise InvalidOptionError(msg)
+    if isinstance(type_, str | ForwardRef):
+        written = type_ if isinstance(type_, str) else type_.__forward_arg__
+        msg = f"queue {name!r}: {written!r} is the name of a type, not a type: give the type itself, without quotes"
+        raise InvalidOptionError(msg)
     try:
         codec = known.get(type_)
         if codec is None:
-            codec = known[type_] = codec_by(name, TypeAdapter[Any](type_))
+            codec = known[type_] = codec_by(name, TypeAdapter[Any](type_), type_)
     except InvalidOptionError:
         raise
     except Exception as error:  # pydantic raises many kinds of errors here
-        msg = f"queue {name!r}: {type_!r} is not a type that pydantic supports: {error}"
+        # The rest of its text is about pydantic's own settings and hooks; the cause has it.
+        reason = str(error).partition("\n")[0].partition(". Set `arbitrary_types_allowed")[0]
+        msg = (
+            f"queue {name!r}: {type_!r} is not a type that pydantic supports: {reason}; use a pydantic model, a "
+            "dataclass or a TypedDict, or leave out the type and put bytes"
+        )
         raise InvalidOptionError(msg) from error
     return codec
 
 
-def codec_by(name: str, adapter: TypeAdapter[Any]) -> Codec[Any]:
-    """Return the codec of an adapter. Raises: InvalidOptionError: it refers to undefined names."""
+def codec_by(name: str, adapter: TypeAdapter[Any], type_: object = None) -> Codec[Any]:
+    """Return the codec of an adapter, of this type (None: not known).
+
+    Raises: InvalidOptionError: it refers to undefined names.
+    """
     try:
         len(adapter.core_schema)  # completes an incomplete adapter, or raises
     except Exception as error:  # as above
-        msg = (
-            f"queue {name!r}: {adapter!r} is not fully defined: define the types it refers to before the queue: {error}"
-        )
+        what = adapter if type_ is None else type_
+        msg = f"queue {name!r}: {what!r} is not fully defined: define the types that it refers to before the queue"
         raise InvalidOptionError(msg) from error
     return AdapterCodec(adapter)

@@ -355,11 +355,14 @@ class DirectPutWarning(UserWarning):
 
 
 class ImplicitSettleWarning(UserWarning):
-    """A delivery that the loop settled implicitly could not be committed; it will be redelivered."""
+    """A delivery that the loop settled by itself could not be committed, and is redelivered; the log has the reason."""
 
 
 class BlockedLoopWarning(UserWarning):
-    """The event loop was blocked for at least a third of the session timeout. Claims are lost after a whole timeout."""
+    """The event loop was blocked for a third of the session timeout. Claims are lost after a whole timeout.
+
+    The log has the time of each block.
+    """
 
 
 class UnknownMoveError(QueueError, LookupError):

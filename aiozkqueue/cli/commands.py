@@ -72,7 +72,7 @@ COMMANDS: Final = (
             Command(
                 "list",
                 "jobs:list_",
-                "List the recurring jobs and the next occurrence of each; note jobs that no scheduler seems to serve.",
+                "List recurring jobs with their last and next occurrences; note jobs that no scheduler seems to serve.",
             ),
             Command(
                 "add", "jobs:add", "Add a job that puts BODY to QUEUE at the times of CRON while a scheduler runs."

@@ -23,9 +23,12 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import drain_on_signals
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.state import given_up
+from aiozkqueue.session import left_open
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
+from aiozkqueue.wording import counted
 
 _PREFETCH: Final = 32
 
@@ -93,11 +96,13 @@ async def consume(
     handler: Handler = partial(_print, as_json=as_json) if command is None else partial(_execute, command)
     done = failed = 0
     given_up.log.addFilter(_is_not_noted)  # this command prints the failure itself
+    left_open.log.disabled = True  # an error of the output leaves its message to the end of the session on purpose
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
         target = queue.of(session) if follow else await connection.existing(session, queue)
         if follow:
             await connection.note_new(session, queue)  # it waits for the first put
+            await _note_pause(target, queue)  # and for the end of a pause
         consumer = target.consume(
             prefetch=min(_PREFETCH, limit or _PREFETCH),
             settle="explicit",
@@ -114,16 +119,36 @@ async def consume(
                 if done + failed == limit:
                     break
         if not (follow or done + failed):
-            await _note_pause(target, queue)
+            await _note_reason(target, queue, filtered=condition is not None)
     if follow and not failed:
         return Exit.OK
     return Exit.OK if done and not failed else Exit.NOTHING
 
 
-async def _note_pause(target: zq.Queue[bytes], queue: AskedQueue) -> None:
+async def _note_pause(target: zq.Queue[bytes], queue: AskedQueue) -> bool:
     """Print that the queue is paused, if it is. Queues of other programs have no pause."""
-    if queue.program is None and (await target.configuration()).paused:
+    if queue.program is not None:
+        return False
+    try:
+        paused = (await target.configuration()).paused
+    except NotFoundError:
+        return False
+    if paused:
         output.note(f"queue {queue.name!r} is paused; aiozkqueue resume {queue.name} ends the pause")
+    return bool(paused)
+
+
+async def _note_reason(target: zq.Queue[bytes], queue: AskedQueue, *, filtered: bool) -> None:
+    """Print why there was no message."""
+    if await _note_pause(target, queue):
+        return
+    if size := await target.size():
+        none = "none that can be taken now matches the filters" if filtered else "none can be taken now"
+        operand = "" if queue.program is not None else f" {queue.name}"
+        why = f"{none}; aiozkqueue peek{operand} shows their states"
+        output.note(f"queue {queue.name!r} has {counted(size, 'message')}, but {why}")
+    else:
+        output.note(f"queue {queue.name!r} has no messages")
 
 
 async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:

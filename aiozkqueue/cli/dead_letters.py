@@ -53,13 +53,11 @@ async def list_(
             record = output.message_record(letter)
             output.print_json({**record, "attempt": letter.attempts, "reason": letter.reason})
     elif letters:
-        output.print_table(
-            ["id", "attempts", "enqueued", "reason", "payload"],
-            [(d.id, d.attempts, output.when(d.enqueued_at), d.reason, output.preview(d.body)) for d in letters],
-        )
+        _print_table(letters)
         if len(letters) == limit < total:
             output.note(f"{limit} of {counted(total, 'dead letter')} are shown; --limit shows more")
-    return Exit.OK if letters else Exit.NOTHING
+    which = "no dead letters" if reason is None and search is None else "no matching dead letters"
+    return output.status_of_list(letters, f"queue {queue.name!r} has {which}")
 
 
 @connected
@@ -72,14 +70,20 @@ async def redrive(
     reason: _Reason = None,
     search: _Search = None,
     into: Annotated[str | None, typer.Option(metavar="QUEUE", help="Put them into this queue instead.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which would be put back, without changing anything.")
+    ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
     """Put dead letters back into their queue, starting again at attempt 1.
 
-    --reason and --search examine the 5,000 oldest. Exit status 1: there were none.
+    Asks for confirmation, except for dead letters that are named by their ids. --reason and --search examine the
+    5,000 oldest. Exit status 1: there were none.
 
     Examples:
-    [dim]$ aiozkqueue dlq redrive orders --limit 1
+    [dim]$ aiozkqueue dlq redrive orders --dry-run
+    $ aiozkqueue dlq redrive orders --limit 1 --yes
     $ aiozkqueue dlq redrive orders --reason 'out of stock' --into backorders[/dim]
     """
     async with connection.open_queue(queue) as target:
@@ -87,8 +91,13 @@ async def redrive(
         letters = target.dead_letters
         moved = 0
         await _note_absent(target, ids)
+        total = await letters.size() if chosen is None else len(chosen)
+        if dry_run:
+            return await _rehearse(target, chosen, limit, total, as_json=as_json)
+        count = counted(total if limit is None else min(limit, total), "dead letter")
+        where = f"back into {queue.name}" if into is None else f"of {queue.name} into {into}"
+        output.confirm(f"Put {count} {where}?", yes=yes or bool(ids))
         if chosen != []:
-            total = await letters.size() if chosen is None else len(chosen)
             redriving = letters.redrive(chosen, limit=limit, into=into)
             moved = await output.watched(f"redrive {queue.name}", redriving, total, letters.size)
     output.print_count("redriven", moved, queue.name, as_json=as_json)
@@ -123,6 +132,36 @@ async def purge(
             purged = await output.watched(f"purge {queue.name}", letters.purge(chosen), total, letters.size)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK
+
+
+async def _rehearse(
+    target: zq.Queue[bytes], chosen: list[str] | None, limit: int | None, total: int, *, as_json: bool
+) -> Exit:
+    """Show the dead letters that would be redriven: ``chosen`` (None: all), up to ``limit``."""
+    letters = await target.dead_letters.peek(EXAMINED)
+    if chosen is not None:
+        wanted = set(chosen)
+        letters = [letter for letter in letters if letter.id in wanted]
+        if len(letters) == total or await target.dead_letters.size() <= EXAMINED:
+            total = len(letters)  # the other ids are those of no dead letters
+    letters = letters[:limit]
+    count = total if limit is None else min(limit, total)
+    if as_json:
+        output.print_json({"queue": target.name, "redriven": 0, "would_redrive": [letter.id for letter in letters]})
+    else:
+        if letters:
+            _print_table(letters)
+        output.print_count("would be redriven", count, target.name, as_json=False)
+    if len(letters) < count:
+        output.note(f"the {len(letters)} oldest of {counted(count, 'dead letter')} are shown")
+    return Exit.OK if letters else Exit.NOTHING
+
+
+def _print_table(letters: list[zq.DeadLetter[bytes]]) -> None:
+    output.print_table(
+        ["id", "attempts", "enqueued", "reason", "payload"],
+        [(d.id, d.attempts, output.when(d.enqueued_at), d.reason, output.preview(d.body)) for d in letters],
+    )
 
 
 async def _found(

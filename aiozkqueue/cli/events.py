@@ -48,7 +48,7 @@ async def buses(connection: Connection, as_json: AsJson = False) -> Exit:
             output.print_json({"bus": name, "groups": list(joined)})
     elif found:
         output.print_table(["bus", "groups"], [(name, ", ".join(map(str, joined))) for name, joined in found])
-    return Exit.OK if found else Exit.NOTHING
+    return output.status_of_list(found, f"there are no buses below {connection.root}")
 
 
 @connected
@@ -113,7 +113,7 @@ async def notifications(connection: Connection, as_json: AsJson = False) -> Exit
             output.print_json({"service": service, "name": name, "queue": queue, "size": size, "ready": ready})
     elif rows:
         output.print_table(["service", "name", "queue", "size", "ready"], rows)
-    return Exit.OK if rows else Exit.NOTHING
+    return output.status_of_list(rows, f"there are no notification queues below {connection.root}")
 
 
 @connected

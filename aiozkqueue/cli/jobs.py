@@ -25,7 +25,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the recurring jobs and the next occurrence of each; note jobs that no scheduler seems to serve.
+    """List recurring jobs with their last and next occurrences; note jobs that no scheduler seems to serve.
 
     Exit status 1: there are none.
 
@@ -43,13 +43,22 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
         output.print_table(
             ["name", "cron", "zone", "queue", "missed", "last", "next", "payload"],
             [
-                (j.name, j.cron, j.zone, j.queue, j.missed, output.when(j.last), _next(j), output.preview(j.body))
+                (
+                    j.name,
+                    j.cron,
+                    j.zone,
+                    j.queue,
+                    j.missed,
+                    output.when(j.last) or "never",
+                    _next(j),
+                    output.preview(j.body),
+                )
                 for j in jobs
             ],
         )
     for finding in findings_about(overdue):
         output.note(f"{finding.text}: {finding.advice}")
-    return Exit.OK if jobs else Exit.NOTHING
+    return output.status_of_list(jobs, f"there are no jobs below {connection.root}")
 
 
 @connected
@@ -141,11 +150,13 @@ async def run(
     Example:
     [dim]$ aiozkqueue jobs run[/dim]
     """
+    from aiozkqueue.worker import Announced  # noqa: PLC0415 - the other commands do not need it
+
     start_logs(log_level, log_format, log_config)
     async with connection.open() as session:
         scheduler = Scheduler(session)
         drain_on_signals(scheduler.stop)
-        await scheduler.run()
+        await Announced(scheduler).run()
     return Exit.OK
 
 
@@ -170,7 +181,7 @@ def _record(job: Job) -> dict[str, output.Json]:
         "limit": job.limit,
         "tolerance": job.tolerance,
         "paused": job.paused,
-        "last": job.last.isoformat(),
+        "last": job.last.isoformat() if job.last else None,
         "next": job.next.isoformat() if job.next else None,
         "body": job.body.decode(errors="backslashreplace"),
     }

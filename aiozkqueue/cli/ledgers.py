@@ -47,18 +47,19 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
                     "changed": writer.changed.isoformat(),
                 }
             )
-        return Exit.OK if found or unfinished else Exit.NOTHING
-    if found:
+    elif found:
         output.print_table(
             ["group", "batches", "messages", "client", "host", "pid", "changed"],
             [(o.group, o.batches, o.messages, o.client, o.host, o.pid, output.when(o.changed)) for o in found],
         )
-    if unfinished:
+    if unfinished and not as_json:
         output.print_table(
             ["writer", "name", "batch", "messages", "client", "changed"],
             [(o.writer, o.name, o.batch, o.messages, o.client, output.when(o.changed)) for o in unfinished],
         )
-    return Exit.OK if found or unfinished else Exit.NOTHING
+    return output.status_of_list(
+        [*found, *unfinished], f"Spark holds no messages of queue {queue!r}, and no batch of a writer is incomplete"
+    )
 
 
 @connected

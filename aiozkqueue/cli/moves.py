@@ -88,7 +88,7 @@ async def moves(
             ["reference", "from", "to", "state", "moved", "started", "ended", "error"],
             [_row(progress) for progress in found],
         )
-    return Exit.OK if found else Exit.NOTHING
+    return output.status_of_list(found, f"there were no moves in the last days below {connection.root}")
 
 
 async def _watched(session: QueueSession, reference: str, total: int) -> MoveStatus:

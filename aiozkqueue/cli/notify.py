@@ -101,7 +101,8 @@ async def find(
                 for notification in found
             ],
         )
-    return Exit.OK if found else Exit.NOTHING
+    which = "no entries" if key1 is None and key2 is None and until is None else "no matching entries"
+    return output.status_of_list(found, f"notification queue {name!r} of service {service!r} has {which}")
 
 
 @connected

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
 import typer
 
 from aiozkqueue import Message
+from aiozkqueue.cli.exits import Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,6 +164,13 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def status_of_list(found: Collection[object], nothing: str) -> Exit:
+    """Return the exit status of a command that lists these, and print ``nothing`` to stderr if there are none."""
+    if not found:
+        note(nothing)
+    return Exit.OK if found else Exit.NOTHING
+
+
 def message_record(message: Message[bytes]) -> dict[str, Json]:
     """Return a message as JSON: the payload as text if it is UTF-8, otherwise in base64 under another name."""
     record: dict[str, Json] = {
@@ -216,7 +224,7 @@ def age(seconds: float) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation before data is deleted.
+    """Ask for confirmation before data is deleted or moved.
 
     Raises: typer.Exit when the answer is no; typer.BadParameter when stdin is not a terminal.
     """

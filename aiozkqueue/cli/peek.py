@@ -69,7 +69,8 @@ async def peek(
         _print_table(shown, statuses)
     if (filters or with_tags) and len(messages) >= EXAMINED:
         output.note(f"the filters examined only the {EXAMINED} oldest messages of queue {queue.name!r}")
-    return Exit.OK if shown else Exit.NOTHING
+    which = "no matching messages" if filters or with_tags else "no messages"
+    return output.status_of_list(shown, f"queue {queue.name!r} has {which}")
 
 
 def _statuses(messages: Sequence[zq.Message[bytes]], held: Collection[str]) -> dict[str, Status]:

@@ -41,7 +41,7 @@ async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson 
             ["queue", "name", "keeps from", "set"],
             [(pin.queue, pin.name, output.when(pin.since), output.when(pin.changed)) for pin in found],
         )
-    return Exit.OK if found else Exit.NOTHING
+    return output.status_of_list(found, f"there are no pins below {connection.root}")
 
 
 @connected

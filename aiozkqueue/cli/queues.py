@@ -52,9 +52,7 @@ async def queues(connection: Connection, as_json: AsJson = False) -> Exit:
             output.print_json({"queue": name})
         else:
             sys.stdout.write(f"{output.visible(name)}\n")
-    if not names:
-        output.note("there are no queues")
-    return Exit.OK if names else Exit.NOTHING
+    return output.status_of_list(names, f"there are no queues below {connection.root}")
 
 
 @connected
@@ -89,7 +87,7 @@ async def stats(
         for name in seen.absent:
             await connection.note_absent(session, name)
     if not asked:
-        output.note("there are no queues")
+        output.note(f"there are no queues below {connection.root}")
     if as_json:
         for figures in seen.found:
             output.print_json(_record(figures, seen.staged[figures.queue]))

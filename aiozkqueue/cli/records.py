@@ -174,7 +174,7 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
                 for consumer in found
             ],
         )
-    return Exit.OK if found else Exit.NOTHING
+    return output.status_of_list(found, f"queue {queue.name!r} has no consumers")
 
 
 @connected

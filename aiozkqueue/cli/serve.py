@@ -295,7 +295,7 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
             output.print_json({"name": key.name, "allow": list(key.allow)})
     elif found:
         output.print_table(["name", "may"], [(key.name, ", ".join(key.allow)) for key in found])
-    return Exit.OK if found else Exit.NOTHING
+    return output.status_of_list(found, f"there are no API keys below {connection.root}")
 
 
 @connected

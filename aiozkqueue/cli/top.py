@@ -52,7 +52,7 @@ async def top(
     consumers, as ZooKeeper counts them. In a pipe, it prints one table and exits. Each refresh
     lists the queues, which costs the servers time for deep queues; name the queues you need.
 
-    Exit status 1: with --once or in a pipe, a named queue does not exist or cannot be read.
+    Exit status 1: with --once or in a pipe, there are no queues, or a named one does not exist or cannot be read.
 
     Examples:
     [dim]$ aiozkqueue top
@@ -70,6 +70,8 @@ async def top(
             if await figures.read():
                 await _wait(ends, interval)
             rows = await figures.read()
+            if not rows:
+                return output.status_of_list(rows, f"there are no queues below {connection.root}")
             _print(rows, as_json=as_json)
             if queues and any("unreadable" in row for row in rows):
                 return Exit.NOTHING

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import aiozkqueue as zq
-from aiozkqueue.admin import MessageState, QueueStats
+from aiozkqueue.admin import MessageState, Process, QueueStats
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
@@ -69,12 +69,19 @@ def _now(state: MessageState, stats: QueueStats, operand: str) -> str:
         zq.Status.UNKNOWN: "unknown: it was never in this queue, or it has ended and the queue keeps no record of it",
         zq.Status.WAITING: _waiting(stats, operand),
         zq.Status.IN_FLIGHT: f"in flight: claimed by {name_process(state.claimed_by, 'another program')}, "
-        "which has not settled it yet",
+        f"which has not settled it yet{_dumped(state.claimed_by)}",
         zq.Status.DELAYED: f"delayed until {output.when(state.due)}, "
         + ("before its next attempt, or leased" if state.attempts else "as it was put"),
         zq.Status.DEAD: f"dead letter: `aiozkqueue dlq redrive{redriven}` puts it back",
     }
     return reasons.get(state.status, str(state.status.value))
+
+
+def _dumped(holder: Process | None) -> str:
+    """Return how to see where the handler of a message waits, if its process is known."""
+    if holder is None or not holder.host:
+        return ""
+    return f"; if that is a worker, `aiozkqueue dump {holder.pid}` on {holder.host} shows where its handler waits"
 
 
 def _waiting(stats: QueueStats, operand: str) -> str:

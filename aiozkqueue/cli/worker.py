@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+import traceback
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ from aiozkqueue.worker import (
     Announced,
     Health,
     Stops,
+    UserCodeError,
     dumping,
     load,
     opened,
@@ -124,11 +126,16 @@ def worker(
         return status_of_child(asyncio.run(reloading(_own_command("--reload"), Path.cwd())))
     if processes > 1:
         return asyncio.run(_serve_in(processes, health_host, health_port))
-    found = load(target)
-    factory = _factory(found, target, queue, concurrency, drain_timeout)
-    opening = connection.open_app(found) if isinstance(found, zq.App) else connection.open()
-    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        return runner.run(_serve(opening, factory, (health_host, health_port), drain_timeout))
+    try:
+        found = load(target)
+        factory = _factory(found, target, queue, concurrency, drain_timeout)
+        opening = connection.open_app(found) if isinstance(found, zq.App) else connection.open()
+        with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+            return runner.run(_serve(opening, factory, (health_host, health_port), drain_timeout))
+    except UserCodeError as error:
+        traceback.print_exception(error.__cause__)
+        output.note(str(error))
+        return Exit.NOTHING
 
 
 async def _serve_in(processes: int, health_host: str, health_port: int | None) -> Exit:

@@ -3,7 +3,8 @@
 ``{"cron": "0 3 * * *", "zone": "Europe/Berlin", "queue": "reports", "body": "…", "options": {…}, "missed": "last",
 "limit": 100, "tolerance": 60.0, "paused": false, "last": <ms>}``. A payload that is not UTF-8 is stored as
 ``body_base64``. A ``ttl`` of null in the options is endless. ``last`` is the last occurrence that has been decided:
-put, or skipped. It is set, at the version read, by the same multi that puts the message.
+put, or skipped. It is set, at the version read, by the same multi that puts the message. ``ran`` is the last occurrence
+that was put, or left out because of its unique key; it is not there before the first one.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class JobRecord:
     limit: int = 100
     tolerance: float = 60.0
     paused: bool = False
+    ran: int | None = None
+    """The last occurrence that was not skipped, as ``last``; None: there was none yet."""
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the record is rewritten."""
 
@@ -93,6 +96,8 @@ class JobRecord:
             fields["body"] = self.body.decode()
         except UnicodeDecodeError:
             fields["body_base64"] = b64encode(self.body).decode()
+        if self.ran is not None:
+            fields["ran"] = self.ran
         if self.options:
             fields["options"] = dict(self.options)
         data = write_object(fields)
@@ -129,6 +134,7 @@ class JobRecord:
             limit=read.limit,
             tolerance=read.tolerance,
             paused=read.paused,
+            ran=read.ran,
             unknown=unknown_fields(fields, _WHAT),
         )
 
@@ -155,3 +161,4 @@ class _Stored(BaseModel):
     tolerance: Annotated[float, Field(ge=0)]
     paused: bool
     last: Annotated[int, Field(ge=0, le=LAST_MOMENT)]
+    ran: Annotated[int, Field(ge=0, le=LAST_MOMENT)] | None = None

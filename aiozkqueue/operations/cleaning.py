@@ -212,9 +212,16 @@ async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
 
 
 async def queue_names(runtime: Runtime) -> list[str]:
-    """List the existing queues, sorted. Raises: NoAuthError."""
+    """List the existing queues, also those that this user may not read, sorted. Raises: NoAuthError."""
     names = [name for name in sorted(await below(runtime.zookeeper, runtime.root)) if is_queue_name(name)]
-    return [name for name in names if await runtime.queue_state(name).exists()]
+    return [name for name in names if await _exists(runtime.queue_state(name))]
+
+
+async def _exists(state: QueueState) -> bool:
+    try:
+        return await state.exists()
+    except AccessDeniedError:
+        return True
 
 
 def is_queue_name(name: str) -> bool:

@@ -142,7 +142,7 @@ def path_of_ledger(paths: QueuePaths, group: str) -> str:
 
 def absence_of(group: str, queue: str) -> NotFoundError:
     """Return the error that a queue has no ledger of this name."""
-    return NotFoundError(f"queue {queue!r} has no ledger {group!r}; `aiozkqueue ledgers list` shows the ledgers")
+    return NotFoundError(f"queue {queue!r} has no ledger {group!r}; `aiozkqueue ledgers list {queue}` shows them")
 
 
 def is_of_ledger(lock: LockRecord) -> bool:

@@ -14,7 +14,7 @@ from aiozkqueue.layout import ClientPaths, LockRecord, parse_bundle_record, pars
 from aiozkqueue.queue.candidates.batches import is_staged
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.redelivery.timed_locks import waiting
-from aiozkqueue.zookeeper import PAGE, below, read_pages
+from aiozkqueue.zookeeper import PAGE, NoAuthError, below, read_pages
 
 from .ledger_pages import is_of_ledger
 
@@ -137,12 +137,18 @@ class OldClient(NamedTuple):
 
 
 async def old_clients(zookeeper: ZooKeeper, root: str, now: float) -> list[OldClient]:
-    """Find the folders of clients that have not committed for `SLOT_LIFETIME` at a time (seconds since 1970)."""
+    """Find the folders of clients that have not committed for `SLOT_LIFETIME` at a time (seconds since 1970).
+
+    Folders that this user may not read are left to the sessions of their own users.
+    """
     clients = ClientPaths(root, "-").clients
     old: list[OldClient] = []
     for name in await below(zookeeper, clients):
         folder = f"{clients}/{name}"
-        slots = [f"{folder}/{slot}" for slot in await below(zookeeper, folder)]
+        try:
+            slots = [f"{folder}/{slot}" for slot in await below(zookeeper, folder)]
+        except NoAuthError:
+            continue
         about, *stats = await asyncio.gather(*map(zookeeper.exists, (folder, *slots)))
         known: list[Stat] = [stat for stat in (about, *stats) if stat is not None]
         if not known or any(stat.ephemeral_owner for stat in known):

@@ -92,8 +92,10 @@ class Job:
     tolerance: float
     """Seconds that an occurrence may be late before it counts as missed."""
     paused: bool
-    last: datetime
-    """The last occurrence that has been decided; at first, the time when the job was added."""
+    last: datetime | None
+    """The last occurrence that a scheduler has put, or left out because of its unique key; None: there was none yet."""
+    decided: datetime
+    """The time up to which every occurrence is put or skipped; at first, the time when the job was added."""
     next: datetime | None
     """The next occurrence, even if the job is paused; None: it never occurs."""
 
@@ -290,7 +292,7 @@ class Jobs:
             try:
                 return await self._change(
                     name,
-                    lambda old: replace(record, last=old.last, paused=old.paused, unknown=old.unknown),
+                    lambda old: replace(record, last=old.last, ran=old.ran, paused=old.paused, unknown=old.unknown),
                 )
             except NotFoundError:
                 pass
@@ -507,6 +509,7 @@ async def _shown(name: str, record: JobRecord) -> Job:
         limit=record.limit,
         tolerance=record.tolerance,
         paused=record.paused,
-        last=moment_at(record.last),
+        last=None if record.ran is None else moment_at(record.ran),
+        decided=moment_at(record.last),
         next=None if following is None else moment_at(following),
     )

@@ -217,11 +217,12 @@ class Scheduler:
         """Put the first of these, as many as fit into one multi, unless another scheduler is faster."""
         runtime = core_of(self._session)
         try:
-            puts, last = _first_of(runtime, name, record, due)
+            puts, decisions = _first_of(runtime, name, record, due)
             await make_ready(puts)
             if puts[0].state.snapshot.capacity is not None:  # the queue accepts no more at once
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
-            decided = replace(record, last=last[len(puts) - 1])
+            ran, last = decisions[len(puts) - 1]
+            decided = replace(record, last=last, ran=ran)
             operations = [self._removals, SetData(self._paths.job(name), decided.encode(), version)]
             guard = ConditionalPart(Change(puts[0].state, operations))
             atomic_write = guarded(runtime.ids.next(), guard, puts)
@@ -248,14 +249,18 @@ class Scheduler:
             self._changed.add(name)
 
 
-def _first_of(runtime: SessionCore, name: str, record: JobRecord, due: list[int]) -> tuple[list[Put], list[int]]:
-    """Return the puts of the first of these, as many as fit into one multi, and the last occurrence each one decides.
+def _first_of(
+    runtime: SessionCore, name: str, record: JobRecord, due: list[int]
+) -> tuple[list[Put], list[tuple[int, int]]]:
+    """Return the puts of the first of these, as many as fit into one multi.
+
+    For each, also return its occurrence and the last occurrence that it decides.
 
     A multi creates a unique key only once. With ``unique="ignore"`` a put also decides the occurrences after it, which
     are left out because it holds the key. Otherwise the second put of the key waits for a later multi.
     """
     puts: list[Put] = []
-    last: list[int] = []
+    decisions: list[tuple[int, int]] = []
     holders: dict[tuple[str, str], str] = {}
     weight = 0
     for occurrence in due:
@@ -265,14 +270,14 @@ def _first_of(runtime: SessionCore, name: str, record: JobRecord, due: list[int]
         except DuplicateKeyError:
             break
         if left_out:
-            last[-1] = occurrence
+            decisions[-1] = decisions[-1][0], occurrence
             continue
         weight += weigh_put(put)
         if puts and weight > min(TOGETHER_BYTES, runtime.surely_small):
             break
         puts.append(put)
-        last.append(occurrence)
-    return puts, last
+        decisions.append((occurrence, occurrence))
+    return puts, decisions
 
 
 def _date(moment: int) -> str:

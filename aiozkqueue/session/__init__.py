@@ -24,6 +24,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``core``               builds the parts of a session, and closes them
 ``lane_ends``          opens the next generation of a lane whose counter nears its end
 ``late_writes``        writes whose callers have stopped waiting, and whose outcomes may be asked for
+``left_open``          deliveries that loops have left to the program to settle
 ``credentials``        credentials from the environment or a file
 ``cancellations``      cancellations that come through a user's function
 ``connection_state`` ``work_state``   the states of the connection and of a unit of work

@@ -16,7 +16,7 @@ from aiozkqueue.queue.state.log_context import about
 
 from .delivery import delivery_of
 from .internals import settle_failed, work_of
-from .undo import describe, undo
+from .undo import describe, traced_once, undo
 from .unit_of_work import REDELIVERY_ERRORS, UnitOfWork
 
 if TYPE_CHECKING:
@@ -175,18 +175,21 @@ async def _try_commit(work: UnitOfWork) -> QueueError | None:
 async def _settle_failed(delivery: Delivery[Any], claim: Claim, error: Exception) -> None:
     """Settle a message by its own error."""
     work = work_of(delivery)
-    if not isinstance(error, Retry | Reject):
-        log.warning(
-            "queue %s: handler failed message %s of a batch, attempt %d: %s",
-            claim.state.name,
-            claim.id,
-            claim.attempt,
-            work.predict_disposition(claim, describe(error)),
-            exc_info=error,
-            extra=about(claim, work.id),
-        )
     try:
-        await settle_failed(delivery, error)
+        if isinstance(error, Retry | Reject):
+            await settle_failed(delivery, error)
+            return
+        with traced_once(work, [claim], error) as shown:
+            log.warning(
+                "queue %s: handler failed message %s of a batch, attempt %d: %s",
+                claim.state.name,
+                claim.id,
+                claim.attempt,
+                work.predict_disposition(claim, describe(error)),
+                exc_info=shown,
+                extra=about(claim, work.id),
+            )
+            await settle_failed(delivery, error)
     except REDELIVERY_ERRORS as refusal:
         log.warning("queue %s: %s is redelivered: %s", claim.state.name, claim.id, refusal, extra=about(claim, work.id))
     except SessionClosedError:

@@ -16,7 +16,7 @@ from .cancellations import as_failure, task_is_cancelled
 from .handler import time_limit
 from .listener import Listener
 from .middleware import wrapped
-from .undo import undo
+from .undo import traced_once, undo
 from .unit_of_work import REDELIVERY_ERRORS, current_work
 
 if TYPE_CHECKING:
@@ -200,12 +200,13 @@ class BatchListener(Listener[T_co]):
     async def _failed(self, held: BatchWork, error: Exception, context: dict[str, object]) -> None:
         """Settle a batch whose handler has raised."""
         self._counts.failed += len(held.claims)
-        log.warning(
-            "queue %s: handler failed on a batch of %d messages, from %s on",
-            self._queue.name,
-            len(held.claims),
-            held.claims[0].id,
-            exc_info=error,
-            extra=context,
-        )
-        await held.fail(error)
+        with traced_once(held.work, held.claims, error) as shown:
+            log.warning(
+                "queue %s: handler failed on a batch of %d messages, from %s on",
+                self._queue.name,
+                len(held.claims),
+                held.claims[0].id,
+                exc_info=shown,
+                extra=context,
+            )
+            await held.fail(error)

@@ -77,7 +77,7 @@ class Consumer(Generic[T]):
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._commits = _PendingCommits(queue.name, runtime.clock)
+        self._commits = _PendingCommits(runtime.clock)
         self._idle = False
         self._idle_timer: Timer | None = None
         self._stopped = False
@@ -172,7 +172,11 @@ class Consumer(Generic[T]):
             return
         self._prefetcher.finished()
         work = work_of(delivery)
-        if was_entered(delivery) or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
+        if (
+            was_entered(delivery)
+            or work.outcome is not Outcome.OPEN
+            or (self._settle == "explicit" and self._leave_open(work))
+        ):
             return
         atomic_write = None
         try:
@@ -191,24 +195,36 @@ class Consumer(Generic[T]):
             try:
                 await commit_or_undo(work)
             except REDELIVERY_ERRORS as error:
-                self._warn_of_redelivery(error)
+                self._warn_of_redelivery(work, error)
         elif atomic_write is not None:
             self._commits.in_progress[atomic_write] = work
             atomic_write.watch(self._commits.land)
 
-    def _warn_of_redelivery(self, error: BaseException) -> None:
+    def _leave_open(self, work: UnitOfWork) -> bool:
+        """Leave a delivery to the program, which has not settled it yet; return True."""
+        self._runtime.left_open.add(work)
+        return True
+
+    def _warn_of_redelivery(self, work: UnitOfWork, error: BaseException) -> None:
         """Count and report a delivery that the loop could not commit."""
         self._redelivered += 1
-        warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
+        log_redelivery(work, error)
+        warnings.warn(
+            # Without the message and the error, which are in the log: Python keeps every text that it has shown.
+            f"a delivery of queue {self._queue.name!r} could not be committed when the loop asked for the next one, "
+            "and is redelivered; the log has the reason",
+            ImplicitSettleWarning,
+            stacklevel=4,
+        )
 
     def _report(self) -> None:
         """Raise the errors of implicit commits; the rest are reported by the next call."""
         failures = self._commits.failures
         while failures:
-            _, failure = failures.popleft()
+            work, failure = failures.popleft()
             if not isinstance(failure, REDELIVERY_ERRORS):
                 raise failure
-            self._warn_of_redelivery(failure)
+            self._warn_of_redelivery(work, failure)
 
     # -- claiming
 
@@ -295,10 +311,12 @@ class Consumer(Generic[T]):
         delivery, self._current = self._current, None
         handling, self._handling = self._handling, None
         try:
-            if delivery is not None and not was_entered(delivery) and self._settle == "next":
+            if delivery is not None and not was_entered(delivery) and work_of(delivery).outcome is Outcome.OPEN:
                 work = work_of(delivery)
-                if work.outcome is Outcome.OPEN:
+                if self._settle == "next":
                     await undo(work, error)
+                elif error is None or isinstance(error, Exception):  # a cancelled program settles nothing
+                    self._runtime.left_open.add(work)
         finally:
             if handling is not None:
                 handling.end(error)
@@ -356,8 +374,7 @@ async def _until_sent() -> None:
 class _PendingCommits:
     """The pending commits. They refer to this object and not to the consumer, which they would keep alive."""
 
-    def __init__(self, queue: str, clock: Clock) -> None:
-        self._queue = queue
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._abandoned = False
         self.ended = -math.inf
@@ -382,12 +399,18 @@ class _PendingCommits:
         redelivered = 0
         while self.failures:
             work, failure = self.failures.popleft()
-            [claim] = work.claims
-            context = about(claim, work.id)
             if isinstance(failure, REDELIVERY_ERRORS):
                 redelivered += 1
-                log.warning("queue %s: %s is redelivered: %s", self._queue, claim.id, failure, extra=context)
+                log_redelivery(work, failure)
             else:
+                [claim] = work.claims
                 text = "queue %s: message %s could not be settled"
-                log.error(text, self._queue, claim.id, exc_info=failure, extra=context)
+                log.error(text, claim.state.name, claim.id, exc_info=failure, extra=about(claim, work.id))
         return redelivered
+
+
+def log_redelivery(work: UnitOfWork, error: BaseException) -> None:
+    """Log that the message of a delivery, which could not be committed, is redelivered."""
+    [claim] = work.claims
+    text = "queue %s: %s is redelivered: %s"
+    log.warning(text, claim.state.name, claim.id, error, extra=about(claim, work.id))

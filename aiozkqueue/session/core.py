@@ -47,6 +47,7 @@ from aiozkqueue.zookeeper import CallLimit, State
 
 from .lane_ends import LaneEnds
 from .late_writes import LateWrite, not_sent
+from .left_open import LeftOpen
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -160,6 +161,8 @@ class SessionCore:
         self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock, self.about)
         """The calls that wait for their replies."""
         self.limit_calls(OPERATION_TIMEOUT)
+        self.left_open: LeftOpen = LeftOpen()
+        """The deliveries that loops have left to the program to settle."""
         self._undecided: dict[str, Undecided] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
@@ -461,6 +464,7 @@ class SessionCore:
         if self._closed or self.inherited:
             return
         self._closed, self._usable = True, False
+        self.left_open.report()
         for dispatcher in self._dispatchers.values():
             dispatcher.close()
         self._close_gates(SessionClosedError(CLOSED))

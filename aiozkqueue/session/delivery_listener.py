@@ -18,7 +18,7 @@ from .handler import time_limit
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
-from .undo import commit_or_undo, describe
+from .undo import commit_or_undo, describe, traced_once
 from .unit_of_work import REDELIVERY_ERRORS, current_work
 
 if TYPE_CHECKING:
@@ -156,18 +156,23 @@ class DeliveryListener(Listener[T_co]):
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
         """Settle a delivery whose handler failed."""
         self._counts.failed += 1
-        if not isinstance(error, Retry | Reject):
+        if isinstance(error, Retry | Reject):
+            if delivery.outcome is Outcome.OPEN:
+                await settle_failed(delivery, error)
+            return
+        work = work_of(delivery)
+        with traced_once(work, [claim], error) as shown:
             log.warning(
                 "queue %s: handler failed on message %s, attempt %d: %s",
                 self._queue.name,
                 delivery.id,
                 claim.attempt,
-                work_of(delivery).predict_disposition(claim, describe(error)),
-                exc_info=error,
-                extra=about(claim, work_of(delivery).id),
+                work.predict_disposition(claim, describe(error)),
+                exc_info=shown,
+                extra=about(claim, work.id),
             )
-        if delivery.outcome is Outcome.OPEN:
-            await settle_failed(delivery, error)
+            if delivery.outcome is Outcome.OPEN:
+                await settle_failed(delivery, error)
 
 
 def _middleware_of(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:

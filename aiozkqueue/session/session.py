@@ -424,7 +424,7 @@ class QueueSession:
 
     @reads
     async def queues(self) -> list[str]:
-        """List the names of the existing queues.
+        """List the names of the existing queues, also of those that this user may not read.
 
         Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """

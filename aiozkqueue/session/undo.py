@@ -1,11 +1,25 @@
-"""The undoing of a unit of work after an error of its block, of its handler, or of a commit that was not sent."""
+"""The undoing of a unit of work after an error of its block, of its handler, or of a commit that was not sent.
+
+Also the log of the error of a handler.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.queue.state.log_context import about
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.given_up import GivenUp
+
     from .unit_of_work import UnitOfWork
+
+log: Final = logging.getLogger(__name__)
 
 
 async def commit_or_undo(work: UnitOfWork, timeout: float | None = None) -> None:
@@ -33,6 +47,34 @@ async def undo(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes 
         await work.rollback(None, describe(error), cause=error, rewrite=rewrite)
     else:
         await work.rollback(0, rewrite=rewrite)
+
+
+@contextmanager
+def traced_once(work: UnitOfWork, claims: Sequence[Claim], error: BaseException) -> Iterator[BaseException | None]:
+    """Yield the exception for the log of a failed attempt at these messages, which the block settles.
+
+    It is None if a message is about to be given up, because that is logged with the exception. If no message is given
+    up in the block after all, its end logs the exception.
+    """
+    last = [claim for claim in claims if work.gives_up(claim)]
+    if not last:
+        yield error
+        return
+    given_up: list[GivenUp] = []
+    callbacks = last[0].state.given_up_callbacks
+    callbacks.append(given_up.append)
+    try:
+        yield None
+    finally:
+        callbacks.remove(given_up.append)
+        if not any(end.claim in last for end in given_up):
+            log.warning(
+                "queue %s: message %s could not be given up after its last attempt, which failed with this error:",
+                last[0].state.name,
+                last[0].id,
+                exc_info=error,
+                extra=about(last[0], work.id),
+            )
 
 
 def describe(error: BaseException) -> str:

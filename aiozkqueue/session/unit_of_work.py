@@ -473,6 +473,10 @@ class UnitOfWork:
             self._jittered_delay = disposition.delay
         return describe_end(disposition)
 
+    def gives_up(self, claim: Claim) -> bool:
+        """Whether its message is given up if it is undone for an error: that was the last attempt."""
+        return self._state is _OPEN and not self.runtime.closed and not self.lost and claim.delivered and claim.used_up
+
     def rollback_nowait(self) -> None:
         """Undo at once, for callers that can no longer wait."""
         if self._state is _OPEN:

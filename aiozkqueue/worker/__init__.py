@@ -16,12 +16,13 @@ from .reload import reloading
 from .stacks import dump, dumping
 from .starting import Announced
 from .stops import Stops, stop_signals
-from .target import load, opened, type_of_deliveries
+from .target import UserCodeError, load, opened, type_of_deliveries
 
 __all__ = [
     "Announced",
     "Health",
     "Stops",
+    "UserCodeError",
     "ask",
     "dump",
     "dumping",

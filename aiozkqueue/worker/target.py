@@ -3,40 +3,69 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sysconfig
 from collections.abc import Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
-from aiozkqueue import App, Delivery, InvalidOptionError, QueueSession
+from aiozkqueue import App, Delivery, InvalidOptionError, QueueError, QueueSession
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
     from aiozkqueue.session.background import Service
 
+#: The folders of the code through which this command calls the user's code.
+_OWN: Final = (f"{Path(__file__).parents[1]}{os.sep}", f"{sysconfig.get_path('stdlib')}{os.sep}", "<frozen ")
+
+
+class UserCodeError(Exception):
+    """The user's code has failed: its cause, whose traceback begins with the user's code."""
+
+
+@contextmanager
+def _user_code(failure: str) -> Iterator[None]:
+    """Run the user's code. Raises: UserCodeError, with this text; errors of this package are raised unchanged."""
+    try:
+        yield
+    except QueueError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of any kind: it becomes the cause
+        raise UserCodeError(f"{failure}: {type(error).__name__}: {error}") from error.with_traceback(
+            _from_user_code(error.__traceback__)
+        )
+
+
+def _from_user_code(traceback: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames before the user's code; all of them if a module cannot be compiled."""
+    while traceback is not None and _is_own(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_OWN) and "site-packages" not in file.removeprefix(_OWN[0])
+
 
 def load(target: str) -> App | Callable[..., Any]:
-    """Import the object ``module:name``; errors of the module itself are raised unchanged.
+    """Import the object ``module:name``.
 
     Raises:
         InvalidOptionError: it names neither an application nor a callable.
+        UserCodeError: the module cannot be imported.
+        QueueError: the module raises it.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         msg = f"{target!r}: give module:name, such as shop.workers:listener"
         raise InvalidOptionError(msg)
-    try:
-        found: object = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # a module that it imports is missing
-        remedy = "modules are searched from the current directory"
-        if module_name.endswith(".py"):
-            remedy = f"give the module, not its file: {module_name.removesuffix('.py').replace('/', '.')}:{name}"
-        msg = f"{target!r}: there is no module {error.name!r}; {remedy}"
-        raise InvalidOptionError(msg) from error
+    with _user_code(f"{target!r}: module {module_name!r} cannot be imported"):
+        found = _imported(target, module_name, name)
     for part in name.split("."):
         if not hasattr(found, part):
             msg = f"{target!r}: module {module_name!r} has no {name!r}"
@@ -51,6 +80,19 @@ def load(target: str) -> App | Callable[..., Any]:
         )
         raise InvalidOptionError(msg)
     return found
+
+
+def _imported(target: str, module_name: str, name: str) -> object:
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # a module that it imports is missing
+        remedy = "modules are searched from the current directory"
+        if module_name.endswith(".py"):
+            remedy = f"give the module, not its file: {module_name.removesuffix('.py').replace('/', '.')}:{name}"
+        msg = f"{target!r}: there is no module {error.name!r}; {remedy}"
+        raise InvalidOptionError(msg) from error
 
 
 def type_of_deliveries(handler: Callable[..., Any]) -> object:
@@ -83,15 +125,20 @@ async def opened(factory: Callable[[QueueSession], object], session: QueueSessio
 
     Raises:
         InvalidOptionError: it returns something else.
+        UserCodeError: it fails, or the context manager fails before it yields.
     """
-    product = factory(session)
-    if _is_service(product):
-        yield [cast("Service", product)]
-    elif hasattr(product, "__aenter__"):
-        async with cast("AbstractAsyncContextManager[object]", product) as entered:
+    failure = "the listeners could not be created"
+    async with AsyncExitStack() as stack:
+        with _user_code(failure):
+            product = factory(session)
+        if _is_service(product):
+            yield [cast("Service", product)]
+        elif hasattr(product, "__aenter__"):
+            with _user_code(failure):
+                entered = await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", product))
             yield _services(entered)
-    else:
-        yield _services(product)
+        else:
+            yield _services(product)
 
 
 def _services(product: object) -> list[Service]:

@@ -27,6 +27,11 @@ _SHORTEST_TICK = 0.01  # seconds, even for a very short timeout
 _PING_AFTER = 1 / 3  # of the session timeout, without a write
 _DEAD_AFTER = 2 / 3  # of the session timeout, without a read: leaves time to resume the session elsewhere
 _BLOCKED_AFTER = 1 / 3  # of the session timeout, by which the timer was late
+#: Without the times, which are in the log: Python keeps every text that it has shown.
+_BLOCKED = (
+    "the event loop was blocked for more than a third of the session timeout: move blocking work to a thread; the log "
+    "has the times"
+)
 _SLOWEST = 64 * 1024  # minimum bytes of a long reply within _DEAD_AFTER that count as progress
 
 
@@ -111,12 +116,13 @@ async def run(session: Beating) -> None:
 
 
 def _warn_blocked(late: float, timeout: float) -> None:
-    message = (
-        f"the event loop was blocked for {late:.1f} s, and the ZooKeeper session ends after {timeout:.1f} s without a "
-        "heartbeat: move blocking work to a thread"
+    _log.warning(
+        "the event loop was blocked for %.1f s, and the ZooKeeper session ends after %.1f s without a heartbeat: move "
+        "blocking work to a thread",
+        late,
+        timeout,
     )
-    _log.warning("%s", message)
     try:
-        warnings.warn(message, BlockedLoopWarning, stacklevel=1)
+        warnings.warn(_BLOCKED, BlockedLoopWarning, stacklevel=1)
     except BlockedLoopWarning:  # a warnings filter made it an error, which would end the session here without a report
         _log.debug("a warnings filter raises this warning; it has been logged")

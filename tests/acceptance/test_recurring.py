@@ -65,14 +65,17 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
     async with Scheduler(session):
         changed = await jobs.change("report", cron=EVERY_SECOND, missed="all")
         assert changed.next is not None
+        assert changed.last is None, "it has never run"
         await occurrences(reports, 1)
         assert (await jobs.pause("report")).paused
         paused_at = await reports.size()
         await asyncio.sleep(2.2)
         assert await reports.size() <= paused_at + 1, "one put may have been in progress"
         resumed = await jobs.resume("report")
+        assert resumed.last is not None
         dates = await occurrences(reports, paused_at + 3)
-        assert not [date for date in dates[paused_at + 1 :] if date <= resumed.last], (
+        assert resumed.last in dates[: paused_at + 1], "a job keeps its last run"
+        assert not [date for date in dates[paused_at + 1 :] if date <= resumed.decided], (
             "occurrences during the pause are not put later"
         )
         await jobs.remove("report")

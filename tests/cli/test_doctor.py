@@ -193,6 +193,31 @@ async def test_doctor_with_credentials_reports_znodes_open_to_all_as_an_error(
     await server_view.delete(queue_root)
 
 
+async def test_a_queue_of_another_user_does_not_hide_the_others(
+    cli: Cli, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    assert (await asyncio.to_thread(cli, "put", "open", "1")).status == 0
+    carol = zq.Auth.digest("carol", "s3cret-of-carol")
+    async with zq.connect(zookeeper, root=queue_root, auth=[carol]) as session:
+        await session.queue("private").put(b"1")
+    assert (await asyncio.to_thread(cli, "queues")).text == "open\nprivate\n"
+    stats = await asyncio.to_thread(cli, "stats", "--json")
+    assert (stats.status, [record["queue"] for record in stats.records]) == (4, ["open"])
+    assert "queue 'private'" in stats.stderr
+    done = await asyncio.to_thread(cli, "doctor", "--json")
+    assert [record["queue"] for record in of_kind(done, "queue")] == ["open", "private"]
+    errors = found(done, "error")
+    assert (done.status, [text.partition(":")[0] for text in errors]) == (1, ["private"])
+    assert "this user may not read it" in errors[0]
+    (advice,) = [finding["advice"] for finding in of_kind(done, "finding") if finding["severity"] == "error"]
+    assert advice == "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)"
+    cleaned = await asyncio.to_thread(cli, "clean")
+    assert (cleaned.status, cleaned.stderr.startswith("aiozkqueue: queue 'private': ")) == (4, True)
+    assert await server_view.exists(f"{queue_root}/.janitor"), "the others and the root are cleaned"
+    await server_view._ask(lambda: server_view._client.add_auth("digest", "carol:s3cret-of-carol"))
+    await server_view.delete(f"{queue_root}/private")
+
+
 def test_an_unreachable_server_is_a_warning_while_another_serves(cli: Cli) -> None:
     hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},127.0.0.1:1"
     done = cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts)

@@ -15,7 +15,9 @@ def test_jobs_are_added_listed_paused_resumed_and_removed(cli: Cli) -> None:
     assert (added.status, added.text.startswith("nightly: next ")) == (0, True)
     [job] = cli("jobs", "list", "--json").records
     assert (job["queue"], job["body"], job["missed"], job["next"][11:16]) == ("reports", "all", "all", "21:15")
-    assert "nightly" in cli("jobs", "list").text
+    assert job["last"] is None, "it has not run yet"
+    listed = cli("jobs", "list").text
+    assert ("nightly" in listed, "never" in listed) == (True, True)
     assert cli("jobs", "pause", "nightly", "--json").records[0]["paused"]
     assert "paused" in cli("jobs", "list").text
     assert not cli("jobs", "resume", "nightly", "--json").records[0]["paused"]
@@ -47,3 +49,11 @@ def test_the_scheduler_command_puts_until_it_is_stopped(cli: Cli) -> None:
         assert time.monotonic() < deadline
     scheduler.send_signal(signal.SIGTERM)
     assert scheduler.wait(90) == 0
+    assert scheduler.stderr is not None
+    logged = scheduler.stderr.read().decode()
+    assert "started: scheduler\n" in logged
+    assert "stopped: scheduler of 1 job: " in logged
+    newest = cli("peek", "reports", "--json", "--limit", "1000").records[-1]["headers"]["occurrence"]
+    cli("jobs", "pause", "often")
+    assert cli("jobs", "resume", "often", "--json").records[0]["last"] == newest, "a resumed job keeps its last run"
+    assert cli("jobs", "list", "--json").records[0]["last"] == newest

@@ -8,6 +8,17 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
+def test_a_follower_of_a_paused_queue_says_why_it_waits(cli: Cli) -> None:
+    cli("put", "q", "hello")
+    cli("pause", "q")
+    follower = cli.start("consume", "q", "--follow", "--limit", "1")
+    assert follower.stderr is not None
+    notice = b"aiozkqueue: queue 'q' is paused; aiozkqueue resume q ends the pause\n"
+    assert follower.stderr.readline() == notice
+    cli("resume", "q")
+    assert (follower.communicate(timeout=90)[0], follower.returncode) == (b"hello\n", 0)
+
+
 def test_a_paused_queue_delivers_nothing_until_it_is_resumed(cli: Cli, queue_root: str) -> None:
     cli("put", "q", "hello")
     paused = cli("pause", "queue", "q")

@@ -39,6 +39,24 @@ async def grouped(zookeeper: str, queue_root: str) -> str:
     return message_id
 
 
+def answered(cli: Cli, answer: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command on a terminal where a user gives this answer."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        return subprocess.run(
+            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            env=cli.environment,
+            stdin=theirs,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_peek_claims_no_message(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert [m["body"] for m in cli("peek", "q", "--limit", "2", "--json").records] == ["1", "2"]
@@ -160,20 +178,7 @@ def test_purge_refuses_without_a_terminal_to_confirm(cli: Cli) -> None:
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 1), ("y", 0, 0)])
 def test_purge_asks_for_confirmation_and_follows_the_answer(cli: Cli, answer: str, status: int, left: int) -> None:
     cli("put", "q", "1")
-    ours, theirs = pty.openpty()
-    try:
-        os.write(ours, f"{answer}\n".encode())
-        done = subprocess.run(
-            [sys.executable, "-m", "aiozkqueue.cli", "purge", "q"],
-            env=cli.environment,
-            stdin=theirs,
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    done = answered(cli, answer, "purge", "q")
     assert done.returncode == status
     assert b"Delete 1 message of q?" in done.stderr
     assert cli("stats", "q", "--json").records[0]["size"] == left
@@ -217,9 +222,51 @@ def test_one_dead_letter_is_redriven_by_its_id(cli: Cli, dead: list[str]) -> Non
 
 @pytest.mark.usefixtures("dead")
 def test_all_dead_letters_are_redriven_up_to_a_limit(cli: Cli) -> None:
-    assert cli("dlq", "redrive", "q", "--limit", "2").text == "2 redriven\n"
-    assert cli("dlq", "redrive", "q").text == "1 redriven\n"
-    assert cli("dlq", "redrive", "q").status == 1
+    assert cli("dlq", "redrive", "q", "--limit", "2", "--yes").text == "2 redriven\n"
+    assert cli("dlq", "redrive", "q", "--yes").text == "1 redriven\n"
+    nothing = cli("dlq", "redrive", "q", "--yes")
+    assert (nothing.status, nothing.text) == (1, "0 redriven\n")
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_redrive_of_all_dead_letters_needs_a_terminal_or_yes(cli: Cli) -> None:
+    for chosen in ((), ("--reason", "no use"), ("--limit", "1")):
+        refused = cli("dlq", "redrive", "q", *chosen)
+        confirmation = "aiozkqueue: confirmation needs a terminal; add --yes to proceed without it\n"
+        assert (refused.status, refused.stderr) == (2, confirmation)
+    assert len(cli("dlq", "list", "q", "--json").records) == 3
+
+
+@pytest.mark.usefixtures("dead")
+@pytest.mark.parametrize(
+    ("options", "question"),
+    [
+        ((), b"Put 3 dead letters back into q?"),
+        (("--limit", "2"), b"Put 2 dead letters back into q?"),
+        (("--reason", "b is", "--into", "backorders"), b"Put 1 dead letter of q into backorders?"),
+    ],
+)
+def test_a_redrive_asks_for_confirmation(cli: Cli, options: tuple[str, ...], question: bytes) -> None:
+    done = answered(cli, "n", "dlq", "redrive", "q", *options)
+    assert (done.returncode, question in done.stderr) == (1, True), done.stderr
+    assert len(cli("dlq", "list", "q", "--json").records) == 3
+
+
+def test_a_dry_run_shows_which_dead_letters_would_be_redriven_and_moves_none(cli: Cli, dead: list[str]) -> None:
+    def planned(*options: str) -> list[str]:
+        [record] = cli("dlq", "redrive", "q", "--dry-run", "--json", *options).records
+        assert record["redriven"] == 0
+        return list(record["would_redrive"])
+
+    assert planned() == dead
+    assert planned("--limit", "2") == dead[:2]
+    assert planned("--reason", "b is") == planned(dead[1], "NOPE") == [dead[1]]
+    shown = cli("dlq", "redrive", "q", "--dry-run")
+    assert (shown.status, shown.text.splitlines()[-1]) == (0, "3 would be redriven")
+    assert all(message_id in shown.text for message_id in dead)
+    nothing = cli("dlq", "redrive", "q", "--dry-run", "--reason", "unheard of")
+    assert (nothing.status, nothing.text) == (1, "0 would be redriven\n")
+    assert len(cli("dlq", "list", "q", "--json").records) == 3
 
 
 def test_dead_letters_are_purged_by_id_or_all(cli: Cli, dead: list[str]) -> None:
@@ -278,7 +325,7 @@ def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(c
 @pytest.mark.usefixtures("dead")
 def test_dead_letters_that_cannot_go_into_another_queue_are_named(cli: Cli, grouped: str) -> None:
     assert cli("configure", "sticky", "--create", "--affinity", "producer").status == 0
-    left = cli("dlq", "redrive", "q", "--into", "sticky")
+    left = cli("dlq", "redrive", "q", "--into", "sticky", "--yes")
     assert (left.status, left.stderr.count("\n")) == (1, 1), left.stderr
     assert "3 of 4 dead letters put into 'sticky'" in left.stderr
     assert f"unchanged: {grouped}." in left.stderr
@@ -290,9 +337,9 @@ def test_dead_letters_are_found_and_redriven_by_their_reason(cli: Cli) -> None:
     assert [letter["body"] for letter in cli("dlq", "list", "q", "--reason", "B is no", "--json").records] == ["b"]
     assert len(cli("dlq", "list", "q", "--search", "no use", "--json").records) == 3
     assert cli("dlq", "list", "q", "--search", "unheard of").status == 1
-    assert cli("dlq", "redrive", "q", "--reason", "b is", "--into", "backorders").text == "1 redriven\n"
+    assert cli("dlq", "redrive", "q", "--reason", "b is", "--into", "backorders", "--yes").text == "1 redriven\n"
     assert [message["body"] for message in cli("peek", "backorders", "--json").records] == ["b"]
-    nothing = cli("dlq", "redrive", "q", "--reason", "unheard of")
+    nothing = cli("dlq", "redrive", "q", "--reason", "unheard of", "--yes")
     assert (nothing.status, nothing.text) == (1, "0 redriven\n")
     both = cli("dlq", "purge", "q", "someid", "--reason", "x", "--yes")
     assert (both.status, "ids exclude --reason" in both.stderr) == (2, True)

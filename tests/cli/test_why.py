@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +43,8 @@ async def test_why_shows_each_step_of_a_message_with_client_and_reason(
             assert events[-1].startswith("claimed by ")
             assert events[-2] == "delivered at least once, perhaps counting the current delivery"
             assert "has not settled it yet" in now
+            dump = f"`aiozkqueue dump {os.getpid()}` on {socket.gethostname()} shows where its handler waits"
+            assert now.endswith(f"; if that is a worker, {dump}")
             await tx.rollback(delay=0)
         status, _, now = await _why(cli, message_id)
         assert (status, now) == ("waiting", "waiting: the queue is paused; `aiozkqueue resume q` resumes it")

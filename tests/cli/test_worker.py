@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.cli.worker import _find_modules_of
+from tests.complaints import complaints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -470,6 +471,54 @@ def test_an_invalid_handler_is_reported_in_one_line(cli: Cli, go: Path, argument
     assert done.status == 2
     assert error in done.stderr
     assert "Traceback" not in done.stderr
+
+
+FAILING = """
+import json
+
+def loaded():
+    return json.loads("{")
+
+def failing(session):
+    loaded()
+
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def unopened(session):
+    loaded()
+    yield []
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "lines", "end"),
+    [
+        (
+            f"{FAILING}\nloaded()",
+            "any",
+            ["in <module>", "in loaded"],
+            "module 'own' cannot be imported: JSONDecodeError: ",
+        ),
+        ("import nowhere_at_all", "any", ["in <module>"], "module 'own' cannot be imported: ModuleNotFoundError: "),
+        ("def any(:", "any", [], "module 'own' cannot be imported: SyntaxError: "),
+        (FAILING, "failing", ["in failing", "in loaded"], "the listeners could not be created: JSONDecodeError: "),
+        (FAILING, "unopened", ["in unopened", "in loaded"], "the listeners could not be created: JSONDecodeError: "),
+    ],
+    ids=["import", "missing package", "syntax", "function", "context manager"],
+)
+def test_a_failure_of_the_users_code_is_shown_from_the_users_code_on(
+    cli: Cli, tmp_path: Path, code: str, name: str, lines: list[str], end: str
+) -> None:
+    (tmp_path / "own.py").write_text(code)
+    worker = cli.start_in(tmp_path, "worker", f"own:{name}")
+    _, shown = worker.communicate(timeout=90)
+    text = complaints(shown.decode()).splitlines()
+    places = [line for line in text if line.startswith("  File ")]
+    assert all("own.py" in place for place in places[: max(1, len(lines))]), places
+    assert [place.rpartition(", ")[2] for place in places[: len(lines)]] == lines
+    assert not [place for place in places if "typer" in place or "/aiozkqueue/" in place or "importlib" in place]
+    assert (worker.returncode, text[-1].startswith("aiozkqueue: "), end in text[-1]) == (1, True, True), text[-1]
 
 
 def test_a_handler_without_annotation_gets_bytes(cli: Cli, go: Path) -> None:

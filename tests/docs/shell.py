@@ -8,11 +8,11 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 # Marks the end of a command's output; its exit status follows.
 _END = b"\x1e"
@@ -56,6 +56,14 @@ class Shell:
         output, _, status = shown.partition(_END)
         return Done(output.decode(), int(status))
 
+    def running(self) -> list[str]:
+        """Return the command lines of the processes that the commands have started and that still run.
+
+        It reads `/proc`; a system without it is not checked.
+        """
+        found = (folder for folder in Path("/proc").glob("[0-9]*") if int(folder.name) != self._shell.pid)
+        return sorted(filter(None, (_command_line(folder, self._shell.pid) for folder in found)))
+
     def __enter__(self) -> Self:
         return self
 
@@ -64,3 +72,12 @@ class Shell:
         self._shell.wait()
         self._typed.close()
         self._shown.close()
+
+
+def _command_line(process: Path, session: int) -> str:
+    """Return the command line of a process of a session; nothing for other processes and those that have ended."""
+    try:
+        arguments = (process / "cmdline").read_bytes()  # empty if it has ended
+        return arguments.replace(b"\0", b" ").decode() if os.getsid(int(process.name)) == session else ""
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

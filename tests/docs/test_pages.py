@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from shutil import which
@@ -25,6 +26,8 @@ DEFAULT_PORTS = ("8080", "8081")
 END = "\x1e"
 # Timeout in seconds for a command or the programs of a page, even on a busy machine.
 PATIENCE = 120
+# Timeout in seconds for the end of the processes that the commands of a page have started, after the last command.
+ENDED = 30
 # The log record of a message whose attempts are used up, with its traceback. A page about retries has such messages.
 ALARM = re.compile(
     r"^queue \S+: message \S+ is (?:a dead letter|dropped): .*\n"
@@ -108,6 +111,10 @@ def _run_commands(page: Path, server: str, tmp_path: Path, quick_command: Path) 
             where = f"{page.name}:{command.line}: {command.text}"
             assert shows(command.output, done.output), f"{where}\n{done.output}"
             assert done.status == command.status, where
+        deadline = time.monotonic() + ENDED
+        while left := shell.running():
+            assert time.monotonic() < deadline, f"{page.name} leaves processes that run: {left}"
+            time.sleep(0.1)
 
 
 def _output_shown(found: list[Block], program: Block) -> str:

@@ -40,6 +40,14 @@ def severities_and_texts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(finding.severity.value, finding.subject) for finding in diagnosis.findings]
 
 
+def test_a_full_queue_is_named_with_the_remedies() -> None:
+    (finding,) = diagnose(WELL, [QueueFacts(name="q", size=5, max_size=5, consumers=1)]).findings
+    assert (finding.severity, finding.subject) == (Severity.INFO, "q")
+    assert finding.text == "is full, with 5 of at most 5 messages: puts wait for capacity, or fail"
+    assert finding.advice == "add workers, or raise the limit with `aiozkqueue configure q --max-size N`"
+    assert not diagnose(WELL, [QueueFacts(name="q", size=4, max_size=5, consumers=1)]).findings
+
+
 def test_a_healthy_system_has_no_findings() -> None:
     queue = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 799, 5)], put_lanes=[LANE], size=1, consumers=1)
     assert diagnose(WELL, [queue]).findings == []

@@ -39,7 +39,17 @@ QUEUE = (
     {"claim"},
 )
 SESSION = (
-    {"block", "cancellations", "connection_state", "credentials", "lane_ends", "late_writes", "tracing", "work_state"},
+    {
+        "block",
+        "cancellations",
+        "connection_state",
+        "credentials",
+        "lane_ends",
+        "late_writes",
+        "left_open",
+        "tracing",
+        "work_state",
+    },
     {"core"},
     {"alarms", "background", "interruptions", "unit_of_work"},
     {"administration", "direct_puts", "internals", "run", "undo"},

@@ -136,6 +136,8 @@ class QueueFacts:
     """The existing queue with the most similar name, if this one does not exist."""
     trouble: str | None = None
     """Why it could not be read."""
+    denied: bool = False
+    """Whether that is because of this user's rights."""
     complete: bool = True
     """Whether everything was checked; False: the time budget ran out, and the facts are those found until then."""
     lanes_left: int = 0
@@ -147,6 +149,8 @@ class QueueFacts:
     generations: int = 1
     """The largest number of lanes of one shard."""
     size: int = 0
+    max_size: int | None = None
+    """The maximum number of messages; None: no limit."""
     paused: bool = False
     consumers: int = 0
     dead_letters: int = 0
@@ -356,7 +360,9 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
             Severity.ERROR,
             name,
             facts.trouble,
-            "no client can put into the queue or take from it until this is repaired",
+            "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)"
+            if facts.denied
+            else "no client can put into the queue or take from it until this is repaired",
         )
         return
     if not facts.complete:
@@ -381,6 +387,14 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         )
     yield from _of_unfinished(facts)
     yield from _of_waiting(facts)
+    if facts.max_size is not None and facts.size >= facts.max_size:
+        most = counted(facts.max_size, "message")
+        yield Finding(
+            Severity.INFO,
+            name,
+            f"is full, with {facts.size} of at most {most}: puts wait for capacity, or fail",
+            f"add workers, or raise the limit with `aiozkqueue configure {name} --max-size N`",
+        )
     if facts.dead_letters:
         yield Finding(
             Severity.INFO,

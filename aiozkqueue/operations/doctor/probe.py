@@ -123,9 +123,16 @@ class _Examination:
     async def _examine_clients(self, found: _Clients) -> None:
         zookeeper, clients = self._zookeeper, ClientPaths(self._root, "-").clients
         folders = [f"{clients}/{name}" for name in (await below(zookeeper, clients))[:ACL_SAMPLE]]
-        slots = [f"{folder}/{slot}" for folder in folders for slot in await below(zookeeper, folder)]
+        slots = [f"{folder}/{slot}" for folder in folders for slot in await self._slots(folder)]
         found.open_to_all, found.readable = await open_znodes(zookeeper, [self._root, clients, *folders, *slots])
         found.old = len(await old_clients(zookeeper, self._root, self._now))
+
+    async def _slots(self, folder: str) -> list[str]:
+        """List the commit slots of a client; none if they belong to another user."""
+        try:
+            return await below(self._zookeeper, folder)
+        except NoAuthError:
+            return []
 
     async def _servers(self) -> list[ServerFacts]:
         answers = await self._zookeeper.ask_servers("srvr")
@@ -186,9 +193,16 @@ class _Examination:
         queues: list[str] = []
         for start in range(0, len(names), PAGE):
             page = names[start : start + PAGE]
-            stats = await asyncio.gather(*(self._zookeeper.exists(QueuePaths(self._root, name).items) for name in page))
-            queues += [name for name, stat in zip(page, stats, strict=True) if stat is not None]
+            answers = await asyncio.gather(*(self._is_queue(QueuePaths(self._root, name)) for name in page))
+            queues += [name for name, is_queue in zip(page, answers, strict=True) if is_queue]
         return queues
+
+    async def _is_queue(self, paths: QueuePaths) -> bool:
+        """Whether a queue exists. One that this user may not read becomes a finding."""
+        try:
+            return await self._zookeeper.exists(paths.items) is not None
+        except NoAuthError:
+            return True
 
     async def _queue(self, name: str, budget: Budget) -> QueueFacts:
         paths = QueuePaths(self._root, name)
@@ -201,7 +215,7 @@ class _Examination:
         except NoNodeError:
             return await self._absent(name)
         except (NoAuthError, AccessDeniedError) as error:
-            return QueueFacts(name=name, trouble=f"this user may not read it: {error}")
+            return QueueFacts(name=name, trouble=f"this user may not read it: {error}", denied=True)
         except PayloadError as error:
             return QueueFacts(name=name, trouble=str(error))
 

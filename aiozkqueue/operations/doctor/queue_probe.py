@@ -114,6 +114,7 @@ class QueueProbe:
             put_lanes=[paths.at(lane) for tier in self._config.tiers for lane in tier.put_lanes],
             generations=max(len(shard) for tier in self._config.tiers for shard in tier.shard_lanes),
             size=sum(lane.items for lane in lanes),
+            max_size=self._config.max_size or None,
             paused=bool(self._config.paused),
             consumers=self._count(paths.consumers),
             dead_letters=self._count(paths.dlq),

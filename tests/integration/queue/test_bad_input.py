@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ForwardRef
 from unittest.mock import AsyncMock
 
 import pytest
@@ -134,16 +134,40 @@ class Late(BaseModel):
     number: int
 
 
-@pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
+@pytest.mark.parametrize("type_", [list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
 async def test_a_type_that_is_not_fully_defined_is_refused_when_the_queue_is_made(
     session: zq.QueueSession,
     type_: Any,  # type checkers also reject most of them
 ) -> None:
     for _ in range(2):
-        with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.*(Undefined|Nope|Unfinished).* is not fully defined"):
+        with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.*(Nope|Unfinished).* is not fully defined"):
             session.queue("jobs", type_)
     with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.* is not fully defined"):
         session.queue("jobs", adapter=TypeAdapter(type_))
+
+
+@pytest.mark.parametrize("type_", ["Late", ForwardRef("Late")], ids=["text", "reference"])
+async def test_the_name_of_a_type_is_refused_with_the_remedy(
+    session: zq.QueueSession,
+    type_: Any,  # type checkers also reject it
+) -> None:
+    with pytest.raises(zq.InvalidOptionError) as refused:
+        session.queue("jobs", type_)
+    assert str(refused.value) == (
+        "queue 'jobs': 'Late' is the name of a type, not a type: give the type itself, without quotes"
+    )
+
+
+@pytest.mark.parametrize("type_", [7, object(), list["Nope"], Unfinished], ids=["number", "object", "list", "model"])  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
+async def test_the_error_of_a_wrong_type_is_one_line_without_an_address(
+    session: zq.QueueSession,
+    type_: Any,  # type checkers also reject most of them
+) -> None:
+    with pytest.raises(zq.InvalidOptionError) as refused:
+        session.queue("jobs", type_)
+    assert str(refused.value).startswith("queue 'jobs': ")
+    assert "\n" not in str(refused.value)
+    assert "https://" not in str(refused.value)
 
 
 async def test_a_type_that_has_been_completed_is_accepted(session: zq.QueueSession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 import weakref
 from typing import TYPE_CHECKING
 
@@ -188,6 +189,67 @@ async def test_retry_and_reject_raised_in_the_block_of_a_delivery_settle_it(jobs
     assert (await jobs.stats()).delayed == 1
     assert [(dead.value, dead.reason) for dead in await jobs.dead_letters.peek()] == [(b"2", "no such order")]
     assert [message.value for message in await jobs.peek()] == [b"1"]
+
+
+async def test_deliveries_that_explicit_loops_leave_unsettled_are_counted_when_the_session_closes(
+    zookeeper: str, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    held: list[zq.Delivery[bytes]] = []
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
+        jobs, others = session.queue("jobs"), session.queue("others")
+        await jobs.put_many([str(number).encode() for number in range(200)])
+        await others.put_many([b"1", b"2"])
+        async with jobs.consume(settle="explicit", until_idle=0) as deliveries:
+            held += [delivery async for delivery in deliveries]
+        for delivery in held[3:]:  # after the loop
+            await delivery.commit()
+        async with others.consume(settle="explicit") as deliveries:
+            async for delivery in deliveries:
+                if delivery.value == b"2":
+                    break
+                await delivery.commit()
+        assert not caplog.records
+    lines = [record.getMessage() for record in caplog.records]
+    unsettled = 'unsettled deliveries of loops with settle="explicit"'
+    assert [line.partition(";")[0] for line in lines] == [
+        f"queue jobs: {unsettled}: 3",
+        f"queue others: {unsettled}: 1",
+    ]
+    assert all(line.endswith("call commit(), rollback() or reject() of each delivery") for line in lines)
+
+
+async def test_a_session_whose_loops_have_settled_everything_closes_silently(
+    zookeeper: str, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many([b"1", b"2", b"3"])
+        async with jobs.consume(settle="explicit", until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                await (delivery.rollback(delay=60) if delivery.value == b"2" else delivery.commit())
+    assert not caplog.records
+
+
+async def test_implicit_commits_that_fail_are_reported_once_for_a_queue_and_each_is_logged(
+    jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A text with the id of each message is shown for each, and Python keeps every text that it has shown."""
+    released: list[str] = []
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        async with jobs.consume(prefetch=1) as deliveries:
+            async for delivery in deliveries:
+                if len(released) == 3:
+                    break
+                await jobs.admin.release_claims()
+                released.append(delivery.id)
+    assert [warning.category for warning in shown] == [ImplicitSettleWarning]
+    assert "a delivery of queue 'jobs' could not be committed" in str(shown[0].message)
+    logged = [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.session.consumer"]
+    assert len(logged) == 3
+    assert all(
+        f"queue jobs: {message} is redelivered: " in line for message, line in zip(released, logged, strict=True)
+    )
 
 
 async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_continues(

@@ -17,6 +17,7 @@ from tests.integration.queue.conftest import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from aiozkqueue.listeners import Batch
     from tests.observer import Observer
 
 STANDARD = set(vars(logging.makeLogRecord({})))
@@ -169,6 +170,51 @@ async def test_no_delay_is_logged_for_a_handler_whose_claim_was_lost(
         await eventually(done, 30)  # it was redelivered at once
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
     assert line["message"].endswith(f"{message_id}, attempt 1: not released, because its claim is lost")
+
+
+@pytest.mark.parametrize("handled", ["one by one", "in a batch that raises", "in a batch that fails the message"])
+async def test_the_traceback_of_the_last_attempt_is_logged_once_with_the_dead_letter(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture, handled: str
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+
+    async def handler(_: zq.Delivery[bytes]) -> None:
+        raise RuntimeError("no secret of ours")
+
+    async def batch_handler(batch: Batch[bytes]) -> None:
+        if "raises" in handled:
+            raise RuntimeError("no secret of ours")
+        batch.fail(batch[0], RuntimeError("no secret of ours"))
+
+    async def dead() -> bool:
+        return await jobs.dead_letters.size() == 1
+
+    await jobs.put(b"the payload")
+    listener = session.listener(jobs, batch_handler, batch=5) if "batch" in handled else session.listener(jobs, handler)
+    async with listener:
+        await eventually(dead)
+    shown = [(record.levelname, record.exc_info is not None) for record in caplog.records]
+    assert shown == [("WARNING", True), ("WARNING", False), ("ERROR", True)]
+
+
+async def test_the_traceback_of_a_last_attempt_that_is_not_settled_is_logged_nevertheless(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(1))
+
+    async def handler(_: zq.Delivery[bytes]) -> None:
+        (lock,) = await server_view.children(f"{queue_root}/jobs/locks")
+        await server_view.delete(f"{queue_root}/jobs/locks/{lock}")  # released by force
+        raise RuntimeError("no secret of ours")
+
+    async def traced() -> bool:
+        return any(record.exc_info is not None for record in caplog.records)
+
+    await jobs.put(b"the payload")
+    async with session.listener(jobs, handler):
+        await eventually(traced)
+    (record,) = [record for record in caplog.records if record.exc_info is not None]
+    assert "could not be given up after its last attempt" in record.getMessage()
 
 
 @pytest.mark.parametrize(

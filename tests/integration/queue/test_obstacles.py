@@ -162,16 +162,17 @@ async def test_an_item_with_a_child_znode_fails_a_transaction_with_its_own_error
 
 
 async def test_a_loop_until_idle_ends_despite_an_item_with_a_child_znode(
-    session: zq.QueueSession, server_view: Observer, queue_root: str
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"obstructed")
     await server_view.create(f"{await item_of(server_view, queue_root)}/child")
     await jobs.put_many([b"1", b"2"])
     bodies: list[bytes] = []
-    with pytest.warns(ImplicitSettleWarning, match="znodes below it"):
+    with pytest.warns(ImplicitSettleWarning, match="of queue 'jobs' .* the log has the reason"):
         async with asyncio.timeout(30), jobs.consume(until_idle=0) as deliveries:
             bodies += [delivery.body async for delivery in deliveries]
+    assert "znodes below it" in caplog.text
     assert sorted(bodies) == [b"1", b"2", b"obstructed"]
 
 

@@ -193,6 +193,29 @@ class Recurring:
         await queue.purge()
 
 
+class Ran:
+    """A recurring job that has put messages."""
+
+    queues: tuple[str, ...] = ("seconds",)
+
+    async def made(self, old: Old) -> None:
+        jobs, queue = Jobs(old.session), old.session.queue("seconds")
+        await jobs.add("second", "* * * * * *", queue, b"1")
+        async with Scheduler(old.session):
+            await take(old.session, queue)
+        last = (await jobs.pause("second")).last
+        assert last is not None
+        old.known["second"] = last.isoformat()
+
+    async def found(self, now: Now) -> None:
+        jobs = Jobs(now.session)
+        last = (await jobs.get("second")).last
+        assert last is not None
+        assert last.isoformat() == now.known["second"]
+        await jobs.remove("second")
+        await now.session.queue("seconds").purge()
+
+
 class Notified:
     """Notifications with search keys."""
 
