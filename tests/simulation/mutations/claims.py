@@ -76,7 +76,7 @@ def locks_not_ephemeral(patch: pytest.MonkeyPatch) -> None:
 def locks_of_refused_claims_counted(patch: pytest.MonkeyPatch) -> None:
     claim = claimer.Claimer.claim
 
-    async def counted(self: claimer.Claimer, places: Sequence[str], *arguments: Any) -> claimer.Batch:
+    async def counted(self: claimer.Claimer, places: Sequence[str], *arguments: Any) -> claimer.ClaimResult:
         try:
             return await claim(self, places, *arguments)
         except claimer.ContendedError:
