@@ -463,3 +463,17 @@ async def test_the_outcomes_of_the_last_transactions_are_remembered(
         ids.append(tx.id)
         assert {await session.outcome(remembered) for remembered in ids[-4:]} == {zq.Outcome.COMMITTED}
     assert await session.outcome(ids[0]) is zq.Outcome.UNKNOWN
+
+
+async def test_a_take_of_many_counts_the_messages_that_its_transaction_holds_already(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.session.transaction.EPHEMERAL_CAP", 500)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=1))
+    await jobs.put_many([b"%d" % each for each in range(12)])
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(jobs, 6)) == 6
+        with pytest.raises(zq.TransactionTooLargeError, match="would exceed the lock limit of one session"):
+            await tx.take_many(jobs, 6)
+    assert await jobs.size() == 6
