@@ -120,13 +120,13 @@ async def _uses(handle: QueueHandle[Runtime]) -> list[_Use]:
     paths = handle.paths
     other_consumers = [consumer for consumer in await consumers(handle) if not _is_own(handle, f"{consumer.client}-")]
     where = ", ".join(f"{consumer.host}, process {consumer.pid}" for consumer in other_consumers[:_NAMED])
-    others = sorted(set(await list_children(handle, paths.base)) - paths.parts)
+    foreign = sorted(set(await list_children(handle, paths.base)) - paths.parts)
     uses = [
         _Use(await size(handle), "message"),
         _Use(await count(handle, paths.dlq), "dead letter"),
         _Use(len(other_consumers), "consumer", f" ({where})"),
         _Use(len(await list_children(handle, paths.ledgers)), "Spark stream"),
-        _Use(len(others), "znode", f" of another program or version ({', '.join(others[:_NAMED])})"),
+        _Use(len(foreign), "znode", f" of another program or version ({', '.join(foreign[:_NAMED])})"),
     ]
     return [use for use in uses if use.number]
 
