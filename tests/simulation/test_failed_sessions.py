@@ -1,8 +1,9 @@
-"""A session whose task has failed by a defect: all waiting calls raise the error, and the locks are released."""
+"""Sessions that fail permanently: by a defect, or because their credentials are refused when they reconnect."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,7 +11,13 @@ import aiozkqueue as zq
 from aiozkqueue.schedule import Scheduler
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.zookeeper import AuthFailedError, SetData
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
 
 
 async def fail() -> None:
@@ -37,5 +44,38 @@ def test_the_block_of_a_service_raises_the_error_and_other_sessions_get_the_mess
                     await asyncio.sleep(3600)
             async with other.transaction() as tx:
                 assert await tx.take(other.queue("jobs"), timeout=60) is not None
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+@pytest.mark.parametrize("bundled", [False, True])
+def test_a_commit_in_doubt_when_the_credentials_are_refused_is_unknown(fault: Fault, *, bundled: bool) -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect() as other, cluster.connect(name="refused") as session:
+            jobs = session.queue("jobs")
+            await other.queue("jobs").configure(zq.QueueConfig(bundle=2 if bundled else 1))
+            await other.queue("jobs").put_many([b"1", b"2"])
+            zookeeper: Any = core_of(session).zookeeper
+
+            async def refuse(**_: object) -> None:
+                raise AuthFailedError("the server refused the credentials")
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                commits = request.kind is Kind.MULTI and isinstance(request.argument[0], SetData)
+                return fault if commits and connection.client.name == "refused" else None
+
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(jobs, timeout=5) is not None
+                zookeeper.session._reconnect = refuse
+                cluster.ensemble.judge = judge
+                with pytest.raises(zq.OutcomeUnknownError, match="credentials"):
+                    await tx.commit()
+                assert tx.outcome is zq.Outcome.UNKNOWN
+            with pytest.raises(zq.AccessDeniedError):  # nothing of this was sent
+                await jobs.put(b"3")
+            await asyncio.sleep(60)
+            assert await other.queue("jobs").size() == (1 if fault is Fault.LOST_AFTER else 2)
 
     run_virtual(main)

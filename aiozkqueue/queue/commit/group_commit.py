@@ -542,7 +542,7 @@ class GroupCommitter:
                 chain.unknown()
             _separate(batch)
             for atomic_write in list(batch):
-                error = undecidable(atomic_write.transaction_id, "its commit slot has been collected")
+                error = undecidable(atomic_write.transaction_id, sent.why)
                 self._repairs.reduce(batch, atomic_write, error)
         batch.clear()
 

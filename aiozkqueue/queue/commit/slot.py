@@ -19,10 +19,12 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.zookeeper import (
+    AuthFailedError,
     BadVersionError,
     ConnectionLossError,
     Create,
     MultiError,
+    NodeError,
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
@@ -52,7 +54,7 @@ class MultiFate(enum.Enum):
     It was never sent, or the session ended, or the slot's version was not the expected one.
     """
     UNKNOWN = enum.auto()
-    """The slot is gone: the slots of dead clients are removed."""
+    """The slot is gone, because the slots of dead clients are removed, or it can no longer be read."""
 
 
 class Sent(NamedTuple):
@@ -60,6 +62,8 @@ class Sent(NamedTuple):
 
     fate: MultiFate
     results: list[Result] | None = None
+    why: str = "its commit slot has been collected"
+    """Why its fate is unknown."""
 
 
 class RefusedError(Exception):
@@ -97,6 +101,7 @@ class Slot:
         self.path: str = paths.slot(number)
         self._version: int | None = None  # of the znode, as last reported; None: it must be created or read first
         self._stamps = count(1)
+        self._in_doubt = False  # whether a copy of the current multi was lost, and its fate is not known
 
     @property
     def ready(self) -> bool:
@@ -122,32 +127,44 @@ class Slot:
             RefusedError: one of the operations was refused.
             RequestTooLargeError, ServerError: the multi was refused as a whole, and no copy of it can be applied any
                 more.
-            NoAuthError: an ACL refuses access to the slot itself.
+            NoAuthError, AuthFailedError: an ACL refuses access to the slot itself, or the server refuses the
+                credentials. Nothing was applied: if a copy of the multi was lost before, its fate is unknown instead.
             ClientClosedError: the client was closed in the meantime; the fate is unknown.
         """
+        self._in_doubt = False
+        try:
+            return await self._decide(sending)
+        except (AuthFailedError, NodeError, RequestTooLargeError, ServerError) as error:
+            if not self._in_doubt:
+                raise
+            self._version = None
+            return Sent(MultiFate.UNKNOWN, why=f"its commit slot can no longer be read: {error}")
+
+    async def _decide(self, sending: Sending) -> Sent:
         multi, generation, wanted, reply, sent = sending
-        in_doubt = False
         while True:
             try:
                 results = await reply
             except MultiError as refusal:
-                return Sent(await self._fate_of_refused(multi[0], refusal, generation, in_doubt=in_doubt))
+                return Sent(await self._fate_of_refused(multi[0], refusal, generation, in_doubt=self._in_doubt))
             except ConnectionLossError as loss:
-                in_doubt = in_doubt or not isinstance(loss, NotConnectedError)
-                if not in_doubt:  # it never left
+                self._in_doubt = self._in_doubt or not isinstance(loss, NotConnectedError)
+                if not self._in_doubt:  # it never left
                     return Sent(MultiFate.NOT_APPLIED)
                 over = not await self._reconnected(generation)
             except SessionExpiredError:
                 over = True
             except (RequestTooLargeError, ServerError):  # about the request as a whole
-                if in_doubt and await self._seal(multi[0], generation) is MultiFate.APPLIED:
+                if self._in_doubt and await self._seal(multi[0], generation) is MultiFate.APPLIED:
                     return Sent(MultiFate.APPLIED)
+                self._in_doubt = False
                 raise
             else:
                 self._note_version(results[0], sent)
                 return Sent(MultiFate.APPLIED, results[1:] if wanted is None else None)
             if over:
-                return Sent(await self._read_verdict(multi[0], generation) if in_doubt else MultiFate.NOT_APPLIED)
+                fate = await self._read_verdict(multi[0], generation) if self._in_doubt else MultiFate.NOT_APPLIED
+                return Sent(fate)
             reply = self._zookeeper.multi(multi, generation=generation, results=wanted)
 
     async def _fate_of_refused(

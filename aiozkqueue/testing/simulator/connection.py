@@ -179,7 +179,9 @@ class SimulatedSession(Session):
         try:
             await self._keep_connected()
         finally:
-            if self.states.state is not State.CLOSED:
+            if self._failure is not None and self.states.state is not State.CLOSED:
+                self.states.move(State.FAILED)
+            elif self.states.state is not State.CLOSED:
                 self.kill()
 
     async def _reconnect(self, *, avoid: str | None) -> Connection | None:
