@@ -1,13 +1,16 @@
-"""A lost request that the servers then refuse by its size: the outcome is still known."""
+"""Servers that accept small requests only."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.layout import is_bundle_at
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator.requests import Fault
 
@@ -57,3 +60,61 @@ def test_a_put_that_is_lost_and_then_refused_by_its_size_reports_whether_it_is_s
     returned, size, later = run_virtual(main)
     assert stored in {returned, None}
     assert size == later == 1 + returned
+
+
+def test_a_bundle_that_has_become_larger_than_a_request_does_not_block_its_queue() -> None:
+    """All messages have failed, and their holder dies. A single item also stores the attempts and the error."""
+    number = 50
+
+    async def main() -> tuple[int, Counter[bytes], set[int]]:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as holder:
+            cluster.ensemble.max_request = LIMIT
+            jobs = other.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=64, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+            await jobs.put_many([b"%02d" % each + bytes(900) for each in range(number)])
+            bundled = sum(is_bundle_at(path) for path in cluster.ensemble.tree.nodes)
+
+            async def fail(_: zq.Delivery[bytes]) -> None:
+                await asyncio.sleep(0.01)
+                raise ValueError("x" * 500)
+
+            async with holder.listener(holder.queue("jobs"), fail, concurrency=number):
+                await asyncio.sleep(0.2)
+                cluster.expire("holder")
+            taken = Counter[bytes]()
+            attempts = set[int]()
+            while True:
+                async with other.transaction() as tx:
+                    if not (messages := await tx.take_many(jobs, number, timeout=10)):
+                        return bundled, taken, attempts
+                    taken.update(message.body[:2] for message in messages)
+                    attempts |= {message.attempt for message in messages}
+
+    bundled, taken, attempts = run_virtual(main)
+    assert bundled
+    assert taken == Counter(b"%02d" % each for each in range(number))
+    assert min(attempts) > 1
+
+
+def test_messages_of_a_bundle_are_returned_in_several_requests_if_they_exceed_one() -> None:
+    number = 38
+
+    async def main() -> tuple[int, int]:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect() as holder:
+            cluster.ensemble.max_request = LIMIT
+            jobs = other.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=64, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+            await jobs.put_many([bytes(900)] * number)
+            bundled = sum(is_bundle_at(path) for path in cluster.ensemble.tree.nodes)
+            with suppress(ValueError):
+                async with holder.transaction() as tx:
+                    assert len(await tx.take_many(holder.queue("jobs"), number)) == number
+                    raise ValueError("x" * 500)
+            async with holder.transaction(autocommit=False) as tx, other.transaction() as neighbour:
+                assert await tx.take(holder.queue("jobs")) is not None
+                await asyncio.sleep(2)
+                taken = await neighbour.take_many(jobs, number, timeout=1)
+                await tx.rollback(delay=0)
+            return bundled, len(taken)
+
+    assert run_virtual(main) == (1, number - 1)

@@ -21,6 +21,7 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NoAuthError,
     NoNodeError,
+    RequestTooLargeError,
     ZooKeeperError,
     apply_until_answered,
 )
@@ -173,7 +174,7 @@ class BundleClaimer:
         """Dissolve a bundle whose holder is gone; return False if it is to be left alone for a while."""
         try:
             return await self._dissolve(place, generation) not in (Dissolved.OBSTRUCTED, Dissolved.REFUSED)
-        except NoAuthError as error:  # this user may not store its messages
+        except (NoAuthError, RequestTooLargeError) as error:  # this user may not store its messages, or not at all
             self._claimer.log_unreadable(f"of bundle {own}", error)
             return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import QueueError, SessionExpiredError
+from aiozkqueue.errors import QueueError, SessionExpiredError, TransactionTooLargeError
 from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
 from aiozkqueue.queue.state.hooks import FREE
 from aiozkqueue.zookeeper import Create, NoNodeError, SetData
@@ -158,7 +158,13 @@ class ReturnUndelivered(Part):
         return None
 
     def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:
-        """Keep the messages at hand."""
+        """Keep the messages at hand; the first half of them if they are too many for one request."""
+        if isinstance(error, TransactionTooLargeError) and len(self._claims) > 1:
+            half = len(self._claims) // 2
+            kept, self._claims = self._claims[:half], self._claims[half:]
+            for claim in reversed(kept):
+                claim.settled(FREE)
+            return None
         self._return()
         raise error
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import (
     EMPTY_HEADER,
+    MOST_BUNDLED,
     AttemptRecord,
     BundledMessage,
     BundleName,
@@ -40,6 +41,7 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RequestTooLargeError,
     SetData,
     apply_until_answered,
     until_answered,
@@ -89,6 +91,14 @@ class BundleState(NamedTuple):
         except MalformedError:
             return False
         return done == (1 << self.name.size) - 1
+
+    @property
+    def left(self) -> int:
+        """The number of messages that are left; 1 if they do not decode, because they become one dead letter."""
+        try:
+            return len(self.messages())
+        except MalformedError:
+            return 1
 
     def messages(self) -> list[tuple[BundledMessage, int]]:
         """Return the messages that are left, and the counted attempts at each. Raises: MalformedError."""
@@ -159,10 +169,41 @@ async def dissolve(
 ) -> Dissolved:
     """Replace a bundle by its remaining messages as single items, unless a consumer holds it.
 
+    If they do not fit into one request, they leave the bundle in several. Between two requests, the record says which
+    have left, as if their holder had died then.
+
     ``ours`` is the data of this session's own lock on it, if it has one; ``now`` is ZooKeeper's time, ms.
 
-    Raises: NoAuthError, SessionExpiredError, ClientClosedError: of the zookeeper package.
+    Raises:
+        NoAuthError, SessionExpiredError, ClientClosedError, RequestTooLargeError: of the zookeeper package.
     """
+    most = MOST_BUNDLED
+    while True:
+        try:
+            dissolved = await _dissolve(
+                zookeeper, paths, place, ids, now=now, ours=ours, generation=generation, most=most
+            )
+        except RequestTooLargeError:
+            if most == 1:
+                raise
+            most //= 2
+        else:
+            if dissolved is not None:
+                return dissolved
+
+
+async def _dissolve(
+    zookeeper: ZooKeeper,
+    paths: QueuePaths,
+    place: str,
+    ids: IdSource,
+    *,
+    now: int,
+    ours: bytes | None,
+    generation: int | None,
+    most: int,
+) -> Dissolved | None:
+    """Do as `dissolve` does, with at most this many messages; return None if others are left in the bundle."""
     obstructed = False
     for _ in range(ATTEMPTS):
         state = await until_answered(
@@ -176,7 +217,7 @@ async def dissolve(
         create = [Create(paths.lock(state.name.id), lock, ephemeral=True)] if state.lock is None else []
         if obstructed and state.is_empty:
             return Dissolved.OBSTRUCTED
-        substitution = replacement(paths, place, state, now, obstructed=obstructed)
+        substitution = replacement(paths, place, state, now, obstructed=obstructed, most=most)
         operations = [*create, *substitution, Delete(paths.lock(state.name.id))]
         try:
             await apply_until_answered(zookeeper, operations, generation=generation)
@@ -187,6 +228,8 @@ async def dissolve(
             elif not isinstance(refusal.error, _CHANGED):
                 raise refusal.error from refusal
         else:
+            if state.name.size > most and state.left > most:
+                return None
             return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
     log.error(
         "queue %s: bundle %s cannot be dissolved, and is skipped: delete the znodes with the ids of its messages, "
@@ -224,12 +267,20 @@ def removal(paths: QueuePaths, place: str, state: BundleState, *, obstructed: bo
     return [*absent, Delete(path, version), Delete(paths.at(place), state.bundle.version)]
 
 
-def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, obstructed: bool) -> list[Operation]:
-    """Return the operations that delete a bundle and its record, and store its remaining messages."""
+def replacement(
+    paths: QueuePaths, place: str, state: BundleState, now: int, *, obstructed: bool, most: int = MOST_BUNDLED
+) -> list[Operation]:
+    """Return the operations that delete a bundle and its record, and store its remaining messages.
+
+    With more than ``most`` messages, only the first ones leave, and the record says so.
+    """
     name = state.name
     removed = removal(paths, place, state, obstructed=obstructed)
     try:
         left, errors = state.messages(), state.errors()
+        if len(left) > most:
+            left = left[:most]
+            removed = [_reduction(paths, state, [message.position for message, _ in left])]
         singles = [
             operation
             for message, attempts in left
@@ -253,6 +304,16 @@ def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, 
         dead = paths.dead(plain_prefix(name.id) + name.digits)
         return [*removed, Create(dead, encode(state.bundle.data, header))]
     return [*removed, *singles]
+
+
+def _reduction(paths: QueuePaths, state: BundleState, positions: Sequence[int]) -> Operation:
+    """Return the operation that records that messages leave the bundle, and others remain."""
+    path, read = paths.bundle_record(state.name.id), state.record
+    record = BundleRecord("") if read is None else BundleRecord.decode(read.data)
+    for position in positions:
+        record = replace(record, done=record.done | 1 << position)
+    data = record.encode()
+    return Create(path, data) if read is None else SetData(path, data, read.version)
 
 
 def _single(
