@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Lanes whose counters a record holds. A queue has more of them only if messages are put for many hours.
-MOST_COUNTERS = 1000
+#: Lanes whose counters fit into a record. More lanes with messages exist only if messages are put for many hours.
+MOST_COUNTERS = 1800
 #: How long the record of an ended move is kept.
 KEPT = timedelta(days=7)
 
@@ -183,9 +183,8 @@ class Moves:
         if config is None or not (config.affinity == "producer" or config.bundled):
             return {}
         stats = await stat_lanes(QueueHandle(runtime, source))
-        return {
-            source.paths.place_of(lane): stat.children_created for lane, stat in islice(stats.items(), MOST_COUNTERS)
-        }
+        filled = ((lane, stat) for lane, stat in stats.items() if stat.num_children)
+        return {source.paths.place_of(lane): stat.children_created for lane, stat in islice(filled, MOST_COUNTERS)}
 
     @reads
     async def status(self, reference: str) -> MoveStatus:

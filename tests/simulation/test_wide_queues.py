@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,3 +93,22 @@ def test_a_session_that_watches_a_thousand_shards_sends_a_page_of_requests_at_a_
     play(program, 2)
     assert len(most) >= 1024
     assert max(most) <= PAGE
+
+
+def test_a_move_of_bundles_in_the_most_shards_leaves_no_message() -> None:
+    """Their messages become single items during the move, and belong to it by the counters of their lanes."""
+    number = 2060
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(shards=1024, bundle=2))
+        await jobs.put_many([b""] * number)
+        reference = await session.admin.moves.start("jobs", "target")
+        await asyncio.sleep(600)
+        status = await session.admin.moves.status(reference)
+        assert (status.state, status.moved) == ("done", number)
+        assert await jobs.size() == 0
+        assert await session.queue("target").size() == number
+
+    play(program, 1)
