@@ -82,3 +82,25 @@ def test_a_request_that_a_server_refuses_as_a_whole_is_not_committed() -> None:
         assert [message.body for message in await jobs.peek()] == [b"0", b"2"]
 
     play(program, 2)
+
+
+def test_a_bundle_whose_release_is_always_refused_is_given_up() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        holder, other = sessions
+        jobs, number = holder.queue("jobs"), 4
+        await jobs.configure(zq.QueueConfig(bundle=number))
+        await jobs.put_many([b""] * number)
+        async with holder.transaction(autocommit=False) as tx:
+            assert len(await tx.take_many(jobs, number, timeout=1)) == number
+            refused: list[int] = []
+            refusing = Refusing(holder, -1, lambda each: not refused.append(each))
+            await tx.rollback(delay=0)
+            await asyncio.sleep(1)
+        assert len(refused) < 10
+        refusing.stop()
+        await core_of(holder).zookeeper.close()
+        async with other.transaction() as tx:
+            taken = await tx.take_many(other.queue("jobs"), number, timeout=10)
+        assert len(taken) == number
+
+    play(program, 2)

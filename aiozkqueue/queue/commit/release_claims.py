@@ -10,7 +10,8 @@ so the number of refusals is bounded:
 4. Nothing: the lock stays until the session ends, which is logged.
 
 A claim that is lost is left out immediately. A message of a bundle has only the first step; if its single item is
-refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost.
+refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost. If not even
+that is possible, the session gives the bundle up and dissolves it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from .end_claims import EndClaims, leave_out_record, weigh
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import ItemFate, RefusalHandler
     from aiozkqueue.zookeeper import Node, Operation, Result
@@ -179,6 +181,11 @@ class ReleaseClaims(EndClaims):
         hold = claim.bundle
         if not hold.is_about(operation):
             return self._step_down(claim, error)
+        self._lose_bundle(hold)
+        return None
+
+    def _lose_bundle(self, hold: BundleHold) -> None:
+        """Give up the claims on a bundle; its session dissolves it if the lock is still ours."""
         hold.lose()
         for lost in [
             other
@@ -187,7 +194,6 @@ class ReleaseClaims(EndClaims):
         ]:
             self._dispositions.pop(lost, None)
             self._remaining.pop(lost, None)
-        return None
 
     def _refused_attached(
         self, claim: Claim | None, handler: RefusalHandler, operation: Operation, error: ZooKeeperError
@@ -208,6 +214,11 @@ class ReleaseClaims(EndClaims):
             return self._remove_locks()
         if isinstance(error, TransactionTooLargeError) and len(self._dispositions) > 1:
             self._largest = max(1, self.weight // 2)
+            self._cut()
+            return None
+        if not self._dispositions:  # nothing of this portion is left
+            if not self._remaining:
+                raise error
             self._cut()
             return None
         repairs = [
@@ -256,11 +267,8 @@ class ReleaseClaims(EndClaims):
     def _step_down(self, claim: Claim, error: Exception) -> Coroutine[object, object, None] | None:
         """Reduce one claim by one step."""
         disposition = self._dispositions.get(claim)
-        if claim.bundled:
-            if disposition is not None and disposition.kind not in {"release", "unlock"}:
-                self._put_aside(claim, error)
-            else:
-                self._keep_bundled(claim, error)
+        if isinstance(claim, BundledClaim):
+            self._step_down_bundled(claim, disposition, error)
         elif disposition is None:  # the oldest of its group, which belongs to another portion
             self._lose(claim)
         elif disposition.kind == "unlock":
@@ -285,6 +293,18 @@ class ReleaseClaims(EndClaims):
         else:
             return self._remove_lock(claim, gone=False)
         return None
+
+    def _step_down_bundled(self, claim: BundledClaim, disposition: Disposition | None, error: Exception) -> None:
+        if disposition is None:
+            return  # it was given up with its bundle
+        if disposition.kind == "unlock":  # not even its attempt can be recorded
+            text = "queue %s: bundle %s is given up, because ZooKeeper refuses to release its messages: %s"
+            log.warning(text, claim.state.name, claim.bundle.id, error, extra=about(claim, self._transaction_id))
+            self._lose_bundle(claim.bundle)
+        elif disposition.kind == "release":
+            self._keep_bundled(claim, error)
+        else:
+            self._put_aside(claim, error)
 
     def _keep_bundled(self, claim: Claim, error: Exception) -> None:
         """Keep a message in its bundle, at hand for the next taker of this session, if it still holds the bundle."""

@@ -166,44 +166,19 @@ async def dissolve(
     now: int,
     ours: bytes | None = None,
     generation: int | None = None,
+    most: int = MOST_BUNDLED,
 ) -> Dissolved:
     """Replace a bundle by its remaining messages as single items, unless a consumer holds it.
 
-    If they do not fit into one request, they leave the bundle in several. Between two requests, the record says which
-    have left, as if their holder had died then.
+    If more than ``most`` are left, or do not fit into a request, they leave in several. Between two requests, the
+    record says which have left, as if their holder had died then.
 
     ``ours`` is the data of this session's own lock on it, if it has one; ``now`` is ZooKeeper's time, ms.
 
     Raises:
         NoAuthError, SessionExpiredError, ClientClosedError, RequestTooLargeError: of the zookeeper package.
     """
-    most = MOST_BUNDLED
-    while True:
-        try:
-            dissolved = await _dissolve(
-                zookeeper, paths, place, ids, now=now, ours=ours, generation=generation, most=most
-            )
-        except RequestTooLargeError:
-            if most == 1:
-                raise
-            most //= 2
-        else:
-            if dissolved is not None:
-                return dissolved
-
-
-async def _dissolve(
-    zookeeper: ZooKeeper,
-    paths: QueuePaths,
-    place: str,
-    ids: IdSource,
-    *,
-    now: int,
-    ours: bytes | None,
-    generation: int | None,
-    most: int,
-) -> Dissolved | None:
-    """Do as `dissolve` does, with at most this many messages; return None if others are left in the bundle."""
+    again = partial(dissolve, zookeeper, paths, place, ids, now=now, ours=ours, generation=generation)
     obstructed = False
     for _ in range(ATTEMPTS):
         state = await until_answered(
@@ -221,15 +196,15 @@ async def _dissolve(
         operations = [*create, *substitution, Delete(paths.lock(state.name.id))]
         try:
             await apply_until_answered(zookeeper, operations, generation=generation)
+        except RequestTooLargeError:
+            if most == 1:
+                raise
+            most //= 2
         except MultiError as refusal:
-            if isinstance(refusal.error, NotEmptyError) and not obstructed:
-                obstructed = True
-                log_obstructed(paths, place)
-            elif not isinstance(refusal.error, _CHANGED):
-                raise refusal.error from refusal
+            obstructed = _is_obstructed(refusal, paths, place, before=obstructed)
         else:
             if state.name.size > most and state.left > most:
-                return None
+                return await again(most=most)
             return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
     log.error(
         "queue %s: bundle %s cannot be dissolved, and is skipped: delete the znodes with the ids of its messages, "
@@ -240,6 +215,16 @@ async def _dissolve(
         extra={"queue": paths.name},
     )
     return Dissolved.REFUSED
+
+
+def _is_obstructed(refusal: MultiError, paths: QueuePaths, place: str, *, before: bool) -> bool:
+    """Return whether the bundle is known to be obstructed after a refusal. Raises: the other errors."""
+    if isinstance(refusal.error, NotEmptyError) and not before:
+        log_obstructed(paths, place)
+        return True
+    if not isinstance(refusal.error, _CHANGED):
+        raise refusal.error from refusal
+    return before
 
 
 def log_obstructed(paths: QueuePaths, place: str) -> None:
