@@ -93,7 +93,12 @@ def test_a_bundle_whose_release_is_always_refused_is_given_up() -> None:
         async with holder.transaction(autocommit=False) as tx:
             assert len(await tx.take_many(jobs, number, timeout=1)) == number
             refused: list[int] = []
-            refusing = Refusing(holder, -1, lambda each: not refused.append(each))
+
+            def refuses(each: int) -> bool:
+                refused.append(each)
+                return True
+
+            refusing = Refusing(holder, -1, refuses)
             await tx.rollback(delay=0)
             await asyncio.sleep(1)
         assert len(refused) < 10

@@ -174,9 +174,12 @@ class BundleClaimer:
         """Dissolve a bundle whose holder is gone; return False if it is to be left alone for a while."""
         try:
             return await self._dissolve(place, generation) not in (Dissolved.OBSTRUCTED, Dissolved.REFUSED)
-        except (NoAuthError, RequestTooLargeError) as error:  # this user may not store its messages, or not at all
+        except NoAuthError as error:  # this user may not store its messages
             self._claimer.log_unreadable(f"of bundle {own}", error)
-            return False
+        except RequestTooLargeError as error:
+            text = "queue %s: bundle %s is skipped: its messages cannot be stored as single items: %s"
+            log.error(text, self._state.name, own, error, extra={"queue": self._state.name})  # noqa: TRY400 - the error says all
+        return False
 
     async def _dissolve(self, place: str, generation: int, ours: bytes | None = None) -> Dissolved:
         now = self._server_clock.now()
