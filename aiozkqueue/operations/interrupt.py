@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.errors import NotCommittedError, TransactionTooLargeError
 from aiozkqueue.layout import LockRecord, MalformedError, decode, single_place
 from aiozkqueue.layout.cancelled import with_cancelled
 from aiozkqueue.queue.commit.conditional import Change, settle
@@ -18,7 +18,7 @@ from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData
 
-from .bundles import find_bundled, payload_of
+from .bundles import find_bundled, payload_of, single_out
 from .ledger_pages import is_of_ledger
 from .stats import lanes
 
@@ -107,7 +107,13 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
         if found.state.lock is not None and is_of_ledger(LockRecord.decode(found.state.lock.data)):
             return False
         change = await _dissolving(handle, found, disposition, obstructed=obstructed)
-        (part,) = await settle(handle.runtime, [change])
+        try:
+            (part,) = await settle(handle.runtime, [change])
+        except TransactionTooLargeError:
+            if found.state.lock is not None:
+                raise
+            await single_out(handle, await lanes(handle), message_id)  # in several requests
+            continue
         if not part.left:
             return True
         obstructed = obstructed or part.obstacle is not None

@@ -118,3 +118,23 @@ def test_messages_of_a_bundle_are_returned_in_several_requests_if_they_exceed_on
             return bundled, len(taken)
 
     assert run_virtual(main) == (1, number - 1)
+
+
+def test_a_message_of_a_bundle_that_exceeds_a_request_can_be_cancelled() -> None:
+    number = 38
+
+    async def main() -> tuple[zq.Alteration, int]:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as holder:
+            cluster.ensemble.max_request = LIMIT
+            jobs = other.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=64, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+            ids = await jobs.put_many([bytes(900)] * number)
+            with suppress(ValueError):
+                async with holder.transaction() as tx:
+                    assert len(await tx.take_many(holder.queue("jobs"), number)) == number
+                    raise ValueError("x" * 500)
+            cluster.expire("holder")
+            await asyncio.sleep(20)
+            return await jobs.cancel(id=ids[1], running=True), await jobs.size()
+
+    assert run_virtual(main) == (zq.Alteration.DONE, number - 1)
