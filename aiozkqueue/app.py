@@ -138,7 +138,7 @@ class App:
                 adapter are given, or a job of this application has the name.
             ConfigConflictError: the application is connected, and another policy is known to be stored.
         """
-        check_queue_name(name)
+        name = check_queue_name(name)
         if any(job.queue.name == name for job in self._jobs):
             msg = f"queue {name!r}: a job of this name takes its messages; rename one of them"
             raise InvalidOptionError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TypeVar, cast
@@ -28,11 +29,11 @@ def seconds(value: object, option: str, *, endless: bool = True) -> float | None
     if value is None:
         return None
     if type(value) is int and value >= 0:  # the usual case; every operation on a message checks one or two
-        return float(value)
+        return _finite(_float(value))
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
+        number = _float(value)
     else:
         ever = " or None (no limit)" if endless else ""
         msg = f"{option} takes seconds (float or timedelta){ever}, not {type(value).__name__}"
@@ -41,7 +42,7 @@ def seconds(value: object, option: str, *, endless: bool = True) -> float | None
         ever = "0 (at once), a positive number of seconds, or None (no limit)"
         msg = f"{option}={value!r}: give {ever if endless else 'a finite number of seconds, 0 or more'}"
         raise InvalidOptionError(msg)
-    return None if math.isinf(number) else number
+    return _finite(number)
 
 
 def required_seconds(value: object, option: str) -> float:
@@ -53,12 +54,23 @@ def required_seconds(value: object, option: str) -> float:
     return number
 
 
+def _finite(number: float) -> float | None:
+    return None if math.isinf(number) else number
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer beyond all floats
+        return math.copysign(math.inf, number > 0 or -1)
+
+
 def positive(value: object, option: str) -> int:
-    """Return a count of at least one. Raises: InvalidOptionError."""
+    """Return a count of at least one, at most that of the longest list. Raises: InvalidOptionError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         msg = f"{option}={value!r}: give an integer of at least 1"
         raise InvalidOptionError(msg)
-    return value
+    return min(value, sys.maxsize)
 
 
 def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
@@ -74,9 +86,35 @@ def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
     return values
 
 
+def flag(value: object, option: str) -> bool:
+    """Return a value that must be True or False: a text such as ``"false"`` counts as true in Python.
+
+    Raises: InvalidOptionError.
+    """
+    if not isinstance(value, bool):
+        msg = f"{option} takes True or False, not {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def is_choice(value: object, *choices: str) -> bool:
+    """Whether a value is one of these texts. Values of other types are not compared: an array raises then."""
+    return isinstance(value, str) and value in choices
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text is not empty, and has no lone surrogates, which UTF-8 cannot hold."""
+    return bool(text) and text.encode(errors="replace").decode() == text
+
+
+def plain(text: str) -> str:
+    """Return a text as exactly a str. The member of an enumeration of texts is formatted as its name otherwise."""
+    return text if type(text) is str else str.__str__(text)
+
+
 def text(value: object, option: str, meaning: str) -> str:
     """Return a value that must be a str; ``meaning`` describes it. Raises: InvalidOptionError."""
     if not isinstance(value, str):
         msg = f"{option} takes {meaning}, a str, not {type(value).__name__}"
         raise InvalidOptionError(msg)
-    return value
+    return plain(value)

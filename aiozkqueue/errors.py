@@ -296,6 +296,9 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
         if schedule is not None and delay is not None:
             msg = "give Retry a delay or a schedule, not both"
             raise InvalidOptionError(msg)
+        if exhausted is not None and not callable(cast("object", exhausted)):
+            msg = f"Retry: exhausted takes an async function of the delivery, not {type(exhausted).__name__}"
+            raise InvalidOptionError(msg)
         if exhausted is not None and schedule is None:
             msg = "exhausted= is called when a schedule is used up: give Retry a schedule"
             raise InvalidOptionError(msg)
@@ -308,7 +311,7 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
 def _listed(schedule: object) -> Sequence[object]:
     if schedule is None:
         return ()
-    if isinstance(schedule, Sequence) and not isinstance(schedule, str | bytes):
+    if isinstance(schedule, Sequence) and not isinstance(schedule, str | bytes | bytearray | memoryview):
         return cast("Sequence[object]", schedule)
     raise InvalidOptionError(f"Retry: schedule takes a list of delays in seconds, not {type(schedule).__name__}")
 

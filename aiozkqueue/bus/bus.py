@@ -20,7 +20,7 @@ from aiozkqueue.errors import (
     Retry,
     TransactionTooLargeError,
 )
-from aiozkqueue.layout import ConsumeTimes, Fixed
+from aiozkqueue.layout import ConsumeTimes, Fixed, QueueConfig
 from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
 from aiozkqueue.queue.commit.create_items import CreateItems
@@ -94,6 +94,8 @@ class Bus(Generic[E]):
     """
 
     def __init__(self, session: QueueSession, name: str, event: type[E], *, policy: Policy | None = None) -> None:
+        if policy is not None:
+            QueueConfig(policy=policy)  # validates the policy
         self._session = session
         self._policy = policy
         self._paths = BusPaths(core_of(session).root, name)

@@ -88,7 +88,8 @@ class Groups:
         await self._change(lambda groups: groups if group in groups else (*groups, group))
 
     async def leave(self, group: str) -> None:
-        """Remove a group. Raises: NotFoundError, AccessDeniedError, PayloadError."""
+        """Remove a group. Raises: InvalidNameError, NotFoundError, AccessDeniedError, PayloadError."""
+        self._paths.queue_of_group(group)
 
         def without(groups: tuple[str, ...]) -> tuple[str, ...]:
             if group not in groups:

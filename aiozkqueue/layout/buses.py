@@ -41,9 +41,8 @@ class BusPaths:
 
     def __init__(self, root: str, name: str) -> None:
         self.buses: Final = buses_base(root)
-        _check(name, "bus")
-        self.name: Final = name
-        self.base: Final = f"{self.buses}/{name}"
+        self.name: Final = _checked(name, "bus")
+        self.base: Final = f"{self.buses}/{self.name}"
 
     def queue(self, group: str | None) -> str:
         """Return the name of the queue of a group, or of the bus itself. Raises: InvalidNameError."""
@@ -51,10 +50,7 @@ class BusPaths:
 
     def queue_of_group(self, group: str) -> str:
         """Return the name of the queue of a group. Raises: InvalidNameError."""
-        _check(group, "subscriber group")
-        queue = f"{self.name}@{group}"
-        check_queue_name(queue, "group")
-        return queue
+        return check_queue_name(f"{self.name}@{_checked(group, 'subscriber group')}", "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,8 @@ class BusRecord:
         return cls(tuple(texts), unknown_fields(fields, _WHAT))
 
 
-def _check(name: str, what: str) -> None:
-    check_queue_name(name, what)
+def _checked(name: str, what: str) -> str:
+    name = check_queue_name(name, what)
     if "@" in name:
         raise InvalidNameError(f"{name!r} is not a valid {what} name: '@' separates a bus from its group")
+    return name

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeGuard, cast, get_args
 
+from aiozkqueue.arguments import collection, is_choice
 from aiozkqueue.errors import InvalidOptionError
 
 from .errors import MalformedError
@@ -121,8 +122,7 @@ class OrderedEnum:
 
     def __init__(self, name: str, values: Iterable[str]) -> None:
         _check_name(name)
-        given: object = values
-        chosen = tuple(values) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+        chosen = tuple(collection(values, f"OrderedEnum {name!r}: values", "texts"))
         if not chosen or not all(is_text(value) for value in chosen) or len(set(chosen)) != len(chosen):
             raise InvalidOptionError(f"OrderedEnum {name!r}: {values!r}: give different texts, the lowest first")
         object.__setattr__(self, "name", name)
@@ -169,7 +169,7 @@ class Filter:
                 f"filter operator {operator_given!r} is unknown; the operators are {', '.join(_OPERATORS)}"
             )
         if isinstance(self.tag, OrderedEnum):
-            if self.value not in self.tag.values:
+            if not is_choice(self.value, *self.tag.values):
                 raise InvalidOptionError(
                     f"{self.value!r} is not a value of {self.tag.name!r}; the values are {', '.join(self.tag.values)}"
                 )

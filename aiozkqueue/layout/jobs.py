@@ -46,8 +46,7 @@ class SchedulePaths:
 
     def job(self, name: str) -> str:
         """Return the path of a job. Raises: InvalidNameError."""
-        check_queue_name(name, "job")
-        return f"{self.base}/{name}"
+        return f"{self.base}/{check_queue_name(name, 'job')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Self, cast
 
+from aiozkqueue.arguments import plain
+
 from .errors import MalformedError
 from .fields import LARGEST_NUMBER, pop_number, pop_text, read_object, storable_text, write_object
 from .paths import check_root
@@ -39,11 +41,11 @@ class MovePaths:
 
     def move(self, reference: str) -> str:
         """Return the path of a move."""
-        return f"{self.base}/{reference}"
+        return f"{self.base}/{plain(reference)}"
 
     def runner(self, reference: str) -> str:
         """Return the path of the ephemeral of the session that works on a move."""
-        return f"{self.base}/{reference}/runner"
+        return f"{self.base}/{plain(reference)}/runner"
 
 
 @dataclass(frozen=True, slots=True)

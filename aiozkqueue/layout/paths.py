@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.arguments import plain
 from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
@@ -24,8 +25,8 @@ _BUNDLE: Final = "bundle-"
 _SHOWN: Final = 80
 
 
-def check_queue_name(name: str, what: str = "queue") -> None:
-    """Check that a name is valid for a queue, or for another object ``what`` under the same rule.
+def check_queue_name(name: str, what: str = "queue") -> str:
+    """Return a name that is valid for a queue, or for another object ``what`` under the same rule, as exactly a str.
 
     Raises:
         InvalidNameError: it is not 1 to 255 of ``A-Z a-z 0-9 . _ : @ -``, or it starts with a dot.
@@ -35,6 +36,7 @@ def check_queue_name(name: str, what: str = "queue") -> None:
         raise InvalidNameError(
             f"{shown!r} is not a valid {what} name: use 1 to 255 of A-Z a-z 0-9 . _ : @ - and do not start with a dot"
         )
+    return plain(name)
 
 
 def fits_path(text: str) -> bool:
@@ -47,8 +49,8 @@ def has_odd_parts(path: str) -> bool:
     return not {"", ".", ".."}.isdisjoint(path[1:].split("/"))
 
 
-def check_root(root: str) -> None:
-    """Check that a path is valid as the root of all queues.
+def check_root(root: str) -> str:
+    """Return a path that is valid as the root of all queues, as exactly a str.
 
     Raises:
         InvalidOptionError: it is not an absolute path of at least one part, or a part is empty, ``.`` or ``..``, or has
@@ -67,7 +69,7 @@ def check_root(root: str) -> None:
     elif root.split("/")[1] == "zookeeper":
         rule = "'/zookeeper' is the server's own"
     else:
-        return
+        return plain(root)
     raise InvalidOptionError(f"root={root!r}: {rule}")
 
 
@@ -103,11 +105,9 @@ class QueuePaths:
     )
 
     def __init__(self, root: str, name: str, *, items: str | None = None, locks: str | None = None) -> None:
-        check_root(root)
-        check_queue_name(name)
-        self.root: Final = root
-        self.name: Final = name
-        self.base: Final = f"{root}/{name}"
+        self.root: Final = check_root(root)
+        self.name: Final = check_queue_name(name)
+        self.base: Final = f"{self.root}/{self.name}"
         self.items: Final = items or f"{self.base}/items"
         self.lanes: Final = f"{self.base}/lanes"
         self.later: Final = f"{self.base}/later"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from aiozkqueue.arguments import collection, is_choice
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.moments import LONGEST_DELAY
 
@@ -58,7 +59,7 @@ def check_integer(option: str, value: object, least: int, most: int, meaning: st
 
 def lifetime(value: Seconds) -> float:
     """Return a lifetime in seconds; ``math.inf``: unlimited. Raises: InvalidOptionError."""
-    if value == math.inf:
+    if isinstance(value, float) and value == math.inf:
         return math.inf
     allowed = f"seconds from {SHORTEST_LIFE:g} to 10**9, as a number or timedelta, or math.inf (forever)"
     number = value.total_seconds() if isinstance(value, timedelta) else value
@@ -162,11 +163,9 @@ class Schedule(Backoff):
     delays: tuple[float, ...]
 
     def __init__(self, delays: Sequence[Seconds]) -> None:
-        if isinstance(delays, str | bytes):
-            raise InvalidOptionError(f"delays={delays!r}: it must be a sequence of seconds")
         try:
-            items = tuple(delays)
-        except TypeError as error:
+            items = tuple(collection(delays, "delays", "seconds"))
+        except InvalidOptionError as error:
             raise InvalidOptionError(f"delays={delays!r}: it must be a sequence of seconds") from error
         if not 1 <= len(items) <= MOST_DELAYS:
             raise InvalidOptionError(f"delays has {len(items)} entries: it must have 1 to {MOST_DELAYS}")
@@ -210,7 +209,7 @@ def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhaus
     if not isinstance(backoff, Exponential | Fixed | Schedule):
         # Other clients follow the stored policy, so it must be one that they know.
         raise InvalidOptionError(f"backoff={backoff!r}: it must be an Exponential, Fixed or Schedule")
-    if exhausted not in ("dead-letter", "drop"):
+    if not is_choice(exhausted, "dead-letter", "drop"):
         raise InvalidOptionError(f"exhausted={exhausted!r}: it must be 'dead-letter' or 'drop'")
     object.__setattr__(policy, "limit", limit)
     object.__setattr__(policy, "counts_before_delivery", limit is not None)

@@ -29,8 +29,7 @@ class RatePaths:
 
     def rate(self, name: str) -> str:
         """Return the path of a rate. Raises: InvalidNameError."""
-        check_queue_name(name, "rate")
-        return f"{self.base}/{name}"
+        return f"{self.base}/{check_queue_name(name, 'rate')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class DeadLetters(Generic[T]):
         Dead letters that this user may not read are left out, with a warning in the log. Raises: as `size`;
         InvalidOptionError.
         """
-        positive(limit, "limit")
+        limit = positive(limit, "limit")
         runtime, state = self._usable(), self._state
 
         async def read(placed: Sequence[Placed]) -> list[DeadLetter[T] | AccessDeniedError | None]:

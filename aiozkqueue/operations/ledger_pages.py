@@ -134,10 +134,9 @@ def owner_of_ledger(group: str) -> str:
 def path_of_ledger(paths: QueuePaths, group: str) -> str:
     """Return the path of a group's ledger. Raises: NotFoundError: no ledger can have this name."""
     try:
-        check_queue_name(group, "group")
+        return f"{paths.ledgers}/{check_queue_name(group, 'group')}"
     except InvalidNameError as error:
         raise absence_of(group, paths.name) from error
-    return f"{paths.ledgers}/{group}"
 
 
 def absence_of(group: str, queue: str) -> NotFoundError:

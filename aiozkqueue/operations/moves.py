@@ -150,8 +150,7 @@ class Moves:
                 "--from-curator or --from-kazoo PATH, and --to-curator or --to-kazoo PATH"
             )
             raise InvalidOptionError(msg)
-        check_queue_name(name)
-        return MoveEnd(name)
+        return MoveEnd(check_queue_name(name))
 
     def _state(self, end: MoveEnd) -> QueueState:
         """Return one of the queues of a move. Raises: ConfigConflictError: this session uses it in another layout."""

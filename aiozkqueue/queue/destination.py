@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
+from aiozkqueue.arguments import is_choice, plain
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ Undecodable = Literal["dead-letter", "raise"]
 
 def check_undecodable(undecodable: Undecodable) -> Undecodable:
     """Return the option as it is. Raises: InvalidOptionError."""
-    if undecodable not in ("dead-letter", "raise"):
+    if not is_choice(undecodable, "dead-letter", "raise"):
         msg = f"undecodable={undecodable!r}: give 'dead-letter' or 'raise'"
         raise InvalidOptionError(msg)
     return undecodable
@@ -43,7 +44,7 @@ class Destination(Generic[T]):
     """A queue's name, and its binding to a session and to a type of values."""
 
     def __init__(self, name: str, binding: Binding[T]) -> None:
-        self.name: Final = name
+        self.name: Final = plain(name) if isinstance(name, str) else name  # type: ignore[redundant-expr]
         """The queue's name."""
         self._binding = binding
 

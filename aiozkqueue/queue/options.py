@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
-from aiozkqueue.arguments import Seconds, required_seconds
+from aiozkqueue.arguments import Seconds, is_choice, required_seconds
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
     FIRST_PRIORITY,
@@ -79,8 +79,6 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
     """
     if not options:
         return None
-    if (group := options.get("group")) is not None:
-        refuse_disorder(queue, f"group={str(group)[:50]!r}", options)
     for option in options:
         if option not in _OPTIONS:
             msg = f"queue {queue!r}: unknown option {option!r}; the options are {', '.join(PutOptions.__annotations__)}"
@@ -92,6 +90,8 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
     group = _key(queue, options.get("group"), "group")
     priority = _priority(queue, options.get("priority", 0))
     schedule_of(queue, options)
+    if group is not None:
+        refuse_disorder(queue, f"group={group[:50]!r}", options)
     tags = check_tags(queue, options.get("tags"))
     if key is None and group is None and not headers and not priority and not tags:
         return None
@@ -141,9 +141,9 @@ def unique_mode(queue: str, value: object) -> Literal["raise", "ignore"] | None:
     """Return how a put with a taken key is handled; None: it need not be unique. Raises: InvalidOptionError."""
     if value is None or value is False:
         return None
-    if value is True or value == "raise":
+    if value is True or is_choice(value, "raise"):
         return "raise"
-    if value == "ignore":
+    if is_choice(value, "ignore"):
         return "ignore"
     msg = f'queue {queue!r}: unique={value!r}: give True (or "raise"), "ignore", or False'
     raise InvalidOptionError(msg)

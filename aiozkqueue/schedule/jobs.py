@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from aiozkqueue.arguments import positive, required_seconds
+from aiozkqueue.arguments import is_choice, positive, required_seconds
 from aiozkqueue.errors import (
     AlreadyExistsError,
     InvalidOptionError,
@@ -467,7 +467,7 @@ def _storable(value: object) -> JsonValue:
 
 
 def _missed(missed: str) -> Missed:
-    if missed not in ("skip", "last", "all"):
+    if not is_choice(missed, "skip", "last", "all"):
         msg = f"missed={missed!r}: give 'skip', 'last' or 'all'"
         raise InvalidOptionError(msg)
     return cast("Missed", missed)

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
-from aiozkqueue.arguments import text
+from aiozkqueue.arguments import flag, is_choice, plain, text
 from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
 from aiozkqueue.layout import (
     HOUR,
@@ -132,9 +132,10 @@ class Notifications:
         NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         runtime, path = core_of(self._session), self._path(service, name)
+        recorded = flag(history, "history")
         queue = NotificationQueue(self._session, service, name, type)
         state = state_of(queue.queue)
-        config = QueueConfig(policy=policy, history=History(payload=True) if history else None)
+        config = QueueConfig(policy=policy, history=History(payload=True) if recorded else None)
         subject = _subject(service, name)
         await ensure_folder(runtime, subject, self._base)
 
@@ -277,7 +278,7 @@ class NotificationQueue(Generic[T]):
         Raises: InvalidOptionError; PayloadError: a match does not decode; AccessDeniedError,
         ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        if status not in (None, *get_args(Status)):
+        if status is not None and not is_choice(status, *get_args(Status)):
             msg = f"status={status!r}: give {' or '.join(map(repr, get_args(Status)))}, or leave it out"
             raise InvalidOptionError(msg)
         found = await self._find(_Wanted(search_key1, search_key2, until))
@@ -517,10 +518,8 @@ def _exists_already(service: str, name: str) -> AlreadyExistsError:
 
 def queue_name(service: str, name: str) -> str:
     """Return the queue of a notification queue. Raises: InvalidNameError."""
-    check_queue_name(service, "service")
-    check_queue_name(name, "notification queue")
-    queue = f"{service}:{name}"
-    check_queue_name(queue, "notification queue")
+    service = check_queue_name(service, "service")
+    queue = check_queue_name(f"{service}:{check_queue_name(name, 'notification queue')}", "notification queue")
     if ":" in service:
         msg = f"service={service!r}: a colon separates the service from the queue's name; use a name without colons"
         raise InvalidOptionError(msg)
@@ -537,6 +536,7 @@ def _check_texts(**options: object) -> None:
 
 def _search_field(key1: str | None, key2: str | None) -> str | None:
     _check_texts(search_key1=key1, search_key2=key2)
+    key1, key2 = (None if key is None else plain(key) for key in (key1, key2))
     if key2 is None:
         if key1 is None:
             return None

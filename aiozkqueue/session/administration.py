@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.arguments import text
+from aiozkqueue.arguments import flag, text
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
 from aiozkqueue.layout import MOST_REAPED, check_integer, check_queue_name, positive_seconds
@@ -131,7 +131,7 @@ class QueueAdmin:
             PayloadError: its stored record cannot be decoded.
             AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        handle = self._handle
+        handle, group = self._handle, text(group, "group", "the name of a stream, as `ledgers` returns it")
         with translate_denials(handle.state.name):
             if await handle.runtime.zookeeper.exists(path_of_ledger(handle.paths, group)) is not None:
                 await Ledger(handle, group).finish()
@@ -178,11 +178,11 @@ class QueueAdmin:
             InvalidOptionError: the queue belongs to another program.
             AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        handle = self._handle
+        handle, forced = self._handle, flag(force, "force")
         if handle.state.dialect is not None:
             msg = f"queue {handle.name!r} is {handle.state.dialect.title()}'s; delete it by its own program"
             raise InvalidOptionError(msg)
-        await delete(handle, force=force)
+        await delete(handle, force=forced)
 
     @reads
     async def pins(self) -> list[Pin]:
@@ -240,10 +240,9 @@ class SessionAdmin:
         ConnectionLostError: the connection was lost while its latency was measured.
         """
         runtime, limit = self._runtime, positive_seconds("budget", budget)
-        for name in queues:
-            check_queue_name(name)
+        names = [check_queue_name(name) for name in queues]
         try:
-            return await examine(runtime, queues, limit)
+            return await examine(runtime, names, limit)
         except NoAuthError as error:
             msg = f"root {runtime.root}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error

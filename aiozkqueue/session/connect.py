@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
-from aiozkqueue.arguments import required_seconds
+from aiozkqueue.arguments import flag, is_storable, required_seconds, text
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, WrongLoopError
 from aiozkqueue.layout import check_root
 from aiozkqueue.runtime.clock import Clock
@@ -77,6 +77,9 @@ class _Connecting(Block):
         self._runtime: SessionCore | None = None
 
     async def __aenter__(self) -> QueueSession:
+        if self._runtime is not None:
+            msg = "this session is open already; call aiozkqueue.connect() for each session"
+            raise InvalidOptionError(msg)
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # trio, or no loop
@@ -107,8 +110,9 @@ class _Connecting(Block):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._runtime is not None:
-            await self._runtime.close()
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.close()
 
 
 def connect(
@@ -157,7 +161,7 @@ def connect(
         MissingExtraError: on entering, if ``tracing=True`` is given without the extra ``observability``.
     """
     parse_hosts(hosts)
-    check_root(root)
+    root = check_root(root)
     timeout = required_seconds(session_timeout, "session_timeout")
     first_wait = required_seconds(connect_timeout, "connect_timeout")
     operation_limit = required_seconds(operation_timeout, "operation_timeout")
@@ -172,14 +176,23 @@ def connect(
     if tls is not None and not isinstance(cast("object", tls), ssl.SSLContext):
         msg = f"tls takes an ssl.SSLContext, as ssl.create_default_context() returns, not {type(tls).__name__}"
         raise InvalidOptionError(msg)
+    if clock is not None and not isinstance(cast("object", clock), Clock):
+        msg = f"clock takes a Clock, such as aiozkqueue.testing.TestClock(), not {type(clock).__name__}"
+        raise InvalidOptionError(msg)
+    if node is not None and not is_storable(text(node, "node", "the name of a node")):
+        msg = f"node={node!r}: give a name of valid Unicode, or leave it out for the host's name"
+        raise InvalidOptionError(msg)
+    if tracing is not None and not isinstance(tracing, bool) and not callable(getattr(tracing, "sending", None)):
+        msg = f"tracing takes True, False, None or a Tracing, not {type(tracing).__name__}"
+        raise InvalidOptionError(msg)
     return cast(
         "AbstractAsyncContextManager[QueueSession]",
         _Connecting(
             hosts,
             root,
-            clock or Clock(),
+            Clock() if clock is None else clock,
             first_wait,
-            janitor=janitor,
+            janitor=flag(janitor, "janitor"),
             node=node,
             tracing=tracing,
             operation_timeout=operation_limit,
@@ -193,7 +206,7 @@ def connect(
 
 def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:
     """Return the values of a list. Passwords among them never appear in errors. Raises: InvalidOptionError."""
-    values = tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (None,)
+    values = (None,) if isinstance(given, str | bytes) or not isinstance(given, Iterable) else tuple(given)
     for value in values:
         if not isinstance(value, kind):
             name = kind.__name__

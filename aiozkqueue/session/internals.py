@@ -56,7 +56,13 @@ class _Settled(Protocol):
 
 
 def core_of(owner: _HasCore) -> SessionCore:
-    """Return the core of a session, or of a queue's session. Raises: SessionClosedError, WrongLoopError."""
+    """Return the core of a session, or of a queue's session.
+
+    Raises: InvalidOptionError: it is neither; SessionClosedError, WrongLoopError.
+    """
+    if not hasattr(type(owner), "_core"):
+        msg = f"this takes a session, which `aiozkqueue.connect()` opens, not {type(owner).__name__}"
+        raise InvalidOptionError(msg)
     return owner._core  # noqa: SLF001 - this module is the interface
 
 

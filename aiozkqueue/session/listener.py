@@ -73,6 +73,8 @@ class Listener(Generic[T_co]):
         *,
         lead: float = 0.0,
     ) -> None:
+        self._counts = HandlingCounts()  # first, with the next one: `__del__` needs them even if this raises
+        self._stopped = asyncio.Event()
         self._runtime = runtime
         self._queue = queue
         self._settings = settings
@@ -83,7 +85,6 @@ class Listener(Generic[T_co]):
         self._reply_limit = None if self._pace is None else ReplyLimit(runtime.clock)
         self._interruptions = Interruptions(runtime.zookeeper, state.paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
-        self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
         self._busy = 0
         self._task_pool = TaskPool(self._handle)
@@ -91,7 +92,6 @@ class Listener(Generic[T_co]):
         self._scope: anyio.CancelScope | None = None
         self._failure: BaseException | None = None
         self._running = False
-        self._counts = HandlingCounts()
         self._background: Background | None = None
         self._dispatcher: ClaimDispatcher | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from aiozkqueue.arguments import positive, required_seconds, seconds
+from aiozkqueue.arguments import is_choice, positive, required_seconds, seconds
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import check_condition, check_queue_name
 from aiozkqueue.rates.pace import Rates
@@ -86,6 +86,7 @@ class BatchSize:
 
 def check_batch(batch: int | None, wait: Seconds, options: Mapping[str, Any]) -> BatchSize | None:
     """Check the options of batches; return None if a handler takes single messages. Raises: InvalidOptionError."""
+    longest = required_seconds(wait, "batch_wait")
     if batch is None:
         return None
     if options.get("middleware"):
@@ -94,7 +95,7 @@ def check_batch(batch: int | None, wait: Seconds, options: Mapping[str, Any]) ->
     if positive(batch, "batch") > LARGEST_BATCH:
         msg = f"batch={batch}: one commit removes up to {LARGEST_BATCH} messages; give a smaller batch"
         raise InvalidOptionError(msg)
-    return BatchSize(batch, required_seconds(wait, "batch_wait"))
+    return BatchSize(batch, longest)
 
 
 def check_listener_options(options: Mapping[str, Any]) -> ListenerSettings:
@@ -107,7 +108,7 @@ def check_listener_options(options: Mapping[str, Any]) -> ListenerSettings:
     middleware = options.get("middleware", ())
     check_middleware(middleware)
     on_lost = options.get("on_lost", "finish")
-    if on_lost not in ("finish", "cancel"):
+    if not is_choice(on_lost, "finish", "cancel"):
         msg = f"on_lost={on_lost!r}: give 'finish' or 'cancel'"
         raise InvalidOptionError(msg)
     return ListenerSettings(
@@ -126,7 +127,7 @@ def _check_rates(options: Mapping[str, Any]) -> Rates | None:
     own, shared = (_check_rate(options.get(option), option) for option in ("per_process_rate", "rate"))
     name = options.get("rate_name")
     if name is not None:
-        check_queue_name(name, "rate")
+        name = check_queue_name(name, "rate")
         if shared is None:
             msg = f"rate_name={name!r} names a limit that is not given; give rate= too"
             raise InvalidOptionError(msg)

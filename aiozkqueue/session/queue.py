@@ -7,7 +7,7 @@ import warnings
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from aiozkqueue.arguments import collection, positive, required_seconds, seconds, text
+from aiozkqueue.arguments import collection, flag, is_choice, positive, required_seconds, seconds, text
 from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import (
     DirectPutWarning,
@@ -232,7 +232,7 @@ class Queue(Destination[T]):
             SessionClosedError, WrongLoopError.
         """
         runtime = self._core
-        if settle not in ("next", "explicit"):
+        if not is_choice(settle, "next", "explicit"):
             msg = f"settle={settle!r}: give 'next' or 'explicit'"
             raise InvalidOptionError(msg)
         if policy is not None:
@@ -321,7 +321,7 @@ class Queue(Destination[T]):
             NotCommittedError: other clients kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.cancel(self._core, AlterationTarget(self, id, key), running=running)
+        return await alter.cancel(self._core, AlterationTarget(self, id, key), running=flag(running, "running"))
 
     @changes
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -369,8 +369,8 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        most = None if limit is None else positive(limit, "limit")
-        records = read_history(self._handle, since=since, until=until, limit=most, newest_first=newest_first)
+        most, reverse = None if limit is None else positive(limit, "limit"), flag(newest_first, "newest_first")
+        records = read_history(self._handle, since=since, until=until, limit=most, newest_first=reverse)
         async with aclosing(records):
             while True:
                 async with self._limit:

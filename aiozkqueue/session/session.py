@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from aiozkqueue.arguments import positive, seconds, text
+from aiozkqueue.arguments import flag, positive, seconds, text
 from aiozkqueue.codec import Codec, chosen_codec
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
@@ -108,7 +109,7 @@ class QueueSession:
             SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
-        check_queue_name(name)
+        name = check_queue_name(name)
         check_undecodable(undecodable)
         if policy is not None:
             self._runtime.queue_state(name).request_policy(policy)
@@ -316,6 +317,9 @@ class QueueSession:
         if not callable(cast("object", callback)):
             msg = f"callback takes a function of a ConnectionState, not {type(callback).__name__}"
             raise InvalidOptionError(msg)
+        if any(iscoroutinefunction(given) for given in (callback, getattr(callback, "__call__", None))):  # noqa: B004 - the method
+            msg = "callback takes a plain function, because nothing awaits it; start a task in it"
+            raise InvalidOptionError(msg)
         return on_connection_state(self._core.zookeeper, callback)
 
     def transaction(
@@ -334,7 +338,7 @@ class QueueSession:
             InvalidOptionError: the timeout is invalid.
         """
         limit = None if commit_timeout is None else seconds(commit_timeout, "commit_timeout")
-        return TransactionBlock(self._runtime, autocommit=autocommit, commit_timeout=limit)
+        return TransactionBlock(self._runtime, autocommit=flag(autocommit, "autocommit"), commit_timeout=limit)
 
     @overload
     def listener(

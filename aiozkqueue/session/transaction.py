@@ -266,6 +266,9 @@ class TransactionBlock(Block):
 
     async def __aenter__(self) -> Transaction:
         self._runtime.check()
+        if self._work is not None and self._work.open:
+            msg = "the block of this transaction has already begun; call session.transaction() for each block"
+            raise InvalidOptionError(msg)
         transaction = Transaction(self._runtime)
         self._work = transaction._work  # noqa: SLF001 - two halves of one module
         self._outer = current_work.get()

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import timedelta
 from math import floor, inf
 from typing import TYPE_CHECKING, cast
 
+from aiozkqueue.arguments import required_seconds
 from aiozkqueue.runtime.clock import Clock
 
 from .moved import MovedZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -60,12 +61,9 @@ class TestClock(Clock):
         The call takes a millisecond so that the server's later timestamps differ from its earlier ones.
 
         Raises:
-            ValueError: ``by`` is negative; sessions rely on monotonic time.
+            InvalidOptionError: ``by`` is not a number of seconds, or negative; sessions rely on monotonic time.
         """
-        seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
-        if not seconds >= 0:
-            msg = f"a clock cannot be moved by {by!r}: give 0 or more seconds"
-            raise ValueError(msg)
+        seconds = required_seconds(by, "by")
         # Timestamps seen so far are before the move, and so are other clients' writes up to about now.
         last = floor(self._unmoved() + self._lead) if self._lead > -inf else floor((self.time() - self._moved) * 1000)
         self._moved += seconds

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
-from aiozkqueue.arguments import positive
+from aiozkqueue.arguments import positive, text
 from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import InvalidOptionError, Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
@@ -200,6 +200,9 @@ def delivery(value: T, *, queue: str | Queue[T] = "test", **fields: Unpack[Messa
         PayloadError: the value is not valid, or not of the queue's type.
         MessageTooLargeError: the value exceeds ZooKeeper's limit.
     """
+    if not isinstance(cast("object", queue), str | Queue):
+        msg = f"queue takes a queue or its name, not {type(queue).__name__}"
+        raise InvalidOptionError(msg)
     source: Queue[T] = _of_type(queue, type(value)) if isinstance(queue, str) else queue
     if unknown := fields.keys() - MessageFields.__annotations__.keys():
         msg = f"delivery has no {', '.join(sorted(unknown))}; it has {', '.join(MessageFields.__annotations__)}"
@@ -209,7 +212,7 @@ def delivery(value: T, *, queue: str | Queue[T] = "test", **fields: Unpack[Messa
     put_at, due = fields.get("enqueued_at"), fields.get("due")
     content = Content(
         queue=source.name,
-        id=fields.get("id") or _ids.next(),
+        id=_ids.next() if (given_id := fields.get("id")) is None else text(given_id, "id", "the id of the message"),
         body=check_and_encode(source, value, {}, limit).data,
         header=check_and_encode(source, value, options, limit).header or EMPTY_HEADER,
         attempt=positive(fields.get("attempt", 1), "attempt"),

@@ -7,10 +7,19 @@ import enum
 import hashlib
 import re
 from dataclasses import dataclass, field
+from typing import cast
 
 from aiozkqueue.errors import InvalidOptionError
 
 _BETWEEN = re.compile(r"\s+(?=(?:digest|sasl):)")
+
+
+def _check_text(of: str, what: str, given: object) -> None:
+    """Refuse a part that cannot be sent; the error does not repeat it. Raises: InvalidOptionError."""
+    if not isinstance(given, str):
+        raise InvalidOptionError(f"{of}: the {what} is {type(given).__name__}: it must be a str")
+    if given.encode(errors="replace").decode() != given:
+        raise InvalidOptionError(f"{of}: the {what} has lone surrogates: give a str that UTF-8 can hold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +33,7 @@ class Auth:
     def __post_init__(self) -> None:
         for what in ("scheme", "user", "password"):
             given: object = getattr(self, what)  # an unset variable gives None, which is not a password
-            if not isinstance(given, str):
-                raise InvalidOptionError(f"Auth: the {what} is {type(given).__name__}: it must be a str")
+            _check_text("Auth", what, given)
         if not self.scheme or not self.user:
             raise InvalidOptionError(
                 "Auth needs a scheme and a user; use Auth.digest(user, password) or Auth.sasl(user, password)"
@@ -52,6 +60,8 @@ class Auth:
         Raises:
             InvalidOptionError: the text has neither form; the error does not repeat it.
         """
+        if not isinstance(cast("object", text), str):
+            raise InvalidOptionError(f"credentials are a str, not {type(text).__name__}")
         scheme, _, credentials = text.partition(":")
         user, colon, password = credentials.partition(":")
         if scheme not in ("digest", "sasl") or not user or not colon:
@@ -65,6 +75,8 @@ class Auth:
         Raises:
             InvalidOptionError: one of them has neither form; the error does not repeat the text.
         """
+        if not isinstance(cast("object", text), str):
+            raise InvalidOptionError(f"credentials are a str, not {type(text).__name__}")
         text = text.strip()
         return [cls.parse(part) for part in _BETWEEN.split(text)] if text else []
 
@@ -88,6 +100,15 @@ class Acl:
     id: str
     permissions: Permission = Permission.ALL
 
+    def __post_init__(self) -> None:
+        _check_text("Acl", "scheme", self.scheme)
+        _check_text("Acl", "id", self.id)
+        if not self.scheme:
+            raise InvalidOptionError('Acl needs a scheme, such as "world" or "digest"')
+        given: object = self.permissions
+        if not isinstance(given, int) or isinstance(given, bool) or not 0 < given <= Permission.ALL:
+            raise InvalidOptionError(f"Acl: permissions={given!r}: give a Permission, such as Permission.READ")
+
     @classmethod
     def all(cls, scheme: str, id: str) -> Acl:
         """All permissions for this id of this scheme: ``Acl.all("world", "anyone")``."""
@@ -106,6 +127,8 @@ class Acl:
     @classmethod
     def digest(cls, user: str, password: str, permissions: Permission = Permission.ALL) -> Acl:
         """Permissions for another user of the ``digest`` scheme; the znode stores a hash of the password."""
+        _check_text("Acl", "user", user)
+        _check_text("Acl", "password", password)
         # The scheme's own hash, defined by the server.
         hashed = hashlib.sha1(f"{user}:{password}".encode(), usedforsecurity=False).digest()
         return cls("digest", f"{user}:{base64.b64encode(hashed).decode()}", permissions)

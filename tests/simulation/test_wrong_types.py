@@ -29,7 +29,20 @@ if TYPE_CHECKING:
 
     Method = tuple[type | ModuleType, str, str]
 
-WRONG: tuple[object, ...] = (None, 5, b"x", [object()], {5: 5}, -1.5)
+
+class Array:
+    """As an array of numpy: a comparison has no truth value."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]  # as numpy's
+
+
+WRONG: tuple[object, ...] = (None, 5, b"x", [object()], {5: 5}, -1.5, 10**400, Array())
 #: The options of methods that accept options, by their annotation.
 OPTIONS: dict[str, Collection[str]] = {
     "Unpack[PutOptions]": PutOptions.__annotations__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aiozkqueue.arguments import plain
 from aiozkqueue.codec import BytesCodec, Codec, encode_all
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
 from aiozkqueue.layout import (
@@ -149,7 +150,7 @@ def check_and_encode(
     """
     name, codec = _codec_of(queue)
     if codec is _BYTES:
-        check_queue_name(name)
+        name = check_queue_name(name)
     header = put_header(name, options)
     return EncodedMessage(name, header, _encoded(name, codec.encode(value, name), header, limit))
 
@@ -160,7 +161,7 @@ def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
     if isinstance(target, Destination):
         return target.name, binding_of(target).codec
     if isinstance(target, str):
-        return target, _BYTES
+        return plain(target), _BYTES
     msg = f"put takes a queue or its name, not {type(queue).__name__}"
     raise InvalidOptionError(msg)
 

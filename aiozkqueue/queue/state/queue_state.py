@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from aiozkqueue.arguments import plain
 from aiozkqueue.errors import (
     AccessDeniedError,
     ConnectionLostError,
@@ -114,7 +115,7 @@ class QueueState:
     ) -> None:
         self._links = links
         self.paths: QueuePaths = paths or QueuePaths(root, name)
-        self.name = name
+        self.name: str = plain(name)
         self.dialect: Dialect | None = None
         """The layout of another program's queue; None: our own layout."""
         self.longest_id = 24
