@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+from aiozkqueue.arguments import is_choice
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT, fits_path
 
@@ -206,7 +207,7 @@ def curator(
     if lock_path is not None:
         check_path(lock_path, "lock_path")
     check_switch(compressed, "compressed")
-    if kind not in tuple(_KINDS):  # as a list, it cannot be hashed
+    if not is_choice(kind, *_KINDS):
         msg = f"kind={kind!r}: give one of {', '.join(map(repr, _KINDS))}"
         raise InvalidOptionError(msg)
     if kind == "simple" and lock_path is not None:
