@@ -311,7 +311,7 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
 def _listed(schedule: object) -> Sequence[object]:
     if schedule is None:
         return ()
-    if isinstance(schedule, Sequence) and not isinstance(schedule, str | bytes | bytearray | memoryview):
+    if isinstance(schedule, Sequence) and not isinstance(schedule, str | bytes | bytearray):
         return cast("Sequence[object]", schedule)
     raise InvalidOptionError(f"Retry: schedule takes a list of delays in seconds, not {type(schedule).__name__}")
 

@@ -206,7 +206,8 @@ def connect(
 
 def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:
     """Return the values of a list. Passwords among them never appear in errors. Raises: InvalidOptionError."""
-    values = (None,) if isinstance(given, str | bytes) or not isinstance(given, Iterable) else tuple(given)
+    iterable = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    values = tuple(cast("Iterable[object]", given)) if iterable else (None,)
     for value in values:
         if not isinstance(value, kind):
             name = kind.__name__
