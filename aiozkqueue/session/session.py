@@ -338,7 +338,9 @@ class QueueSession:
             InvalidOptionError: the timeout is invalid.
         """
         limit = None if commit_timeout is None else seconds(commit_timeout, "commit_timeout")
-        return TransactionBlock(self._runtime, autocommit=flag(autocommit, "autocommit"), commit_timeout=limit)
+        return TransactionBlock(
+            self._runtime, autocommit=autocommit is True or flag(autocommit, "autocommit"), commit_timeout=limit
+        )
 
     @overload
     def listener(

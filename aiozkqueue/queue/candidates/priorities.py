@@ -160,10 +160,7 @@ class PriorityIndex:
             levels.append(level)
         for level in self._by_priority.values():
             level.unwatch()
-        self._levels, self._by_priority = (
-            levels,
-            {level.tier.priority: level for level in levels},
-        )
+        self._levels, self._by_priority = levels, {level.tier.priority: level for level in levels}
         self.plain = self._only()
 
     def of(self, place: str) -> PriorityLevel:

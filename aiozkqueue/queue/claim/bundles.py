@@ -21,20 +21,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
-from aiozkqueue.layout import (
-    MAGIC,
-    MalformedError,
-    decode,
-    read_table,
-)
+from aiozkqueue.layout import MAGIC, MalformedError, decode, read_table
 from aiozkqueue.queue.commit.bundles import ReturnUndelivered
 from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
 from aiozkqueue.queue.state.hooks import FREE
-from aiozkqueue.zookeeper import (
-    ZooKeeperError,
-)
+from aiozkqueue.zookeeper import ZooKeeperError
 
 from .bundle_claimer import BundleClaimer
 

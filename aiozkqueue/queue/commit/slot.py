@@ -146,7 +146,7 @@ class Slot:
             try:
                 results = await reply
             except MultiError as refusal:
-                return Sent(await self._fate_of_refused(multi[0], refusal, generation, in_doubt=self._in_doubt))
+                return Sent(await self._fate_of_refused(multi[0], refusal, generation))
             except ConnectionLossError as loss:
                 self._in_doubt = self._in_doubt or not isinstance(loss, NotConnectedError)
                 if not self._in_doubt:  # it never left
@@ -163,17 +163,14 @@ class Slot:
                 self._note_version(results[0], sent)
                 return Sent(MultiFate.APPLIED, results[1:] if wanted is None else None)
             if over:
-                fate = await self._read_verdict(multi[0], generation) if self._in_doubt else MultiFate.NOT_APPLIED
-                return Sent(fate)
+                return Sent(await self._read_verdict(multi[0], generation) if self._in_doubt else MultiFate.NOT_APPLIED)
             reply = self._zookeeper.multi(multi, generation=generation, results=wanted)
 
-    async def _fate_of_refused(
-        self, stamp: Operation, refusal: MultiError, generation: int, *, in_doubt: bool
-    ) -> MultiFate:
+    async def _fate_of_refused(self, stamp: Operation, refusal: MultiError, generation: int) -> MultiFate:
         """Return the fate of a refused multi. Raises: RefusedError."""
         if refusal.index == 0:
-            return await self._fate_of_refused_stamp(stamp, refusal.error, in_doubt=in_doubt)
-        if in_doubt and await self._seal(stamp, generation) is MultiFate.APPLIED:
+            return await self._fate_of_refused_stamp(stamp, refusal.error)
+        if self._in_doubt and await self._seal(stamp, generation) is MultiFate.APPLIED:
             return MultiFate.APPLIED
         raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
@@ -188,7 +185,7 @@ class Slot:
             try:
                 results = await self._zookeeper.multi([seal], generation=generation)
             except MultiError as refusal:
-                return await self._fate_of_refused_stamp(stamp, refusal.error, in_doubt=True)
+                return await self._fate_of_refused_stamp(stamp, refusal.error)
             except ConnectionLossError:
                 pass
             except SessionExpiredError:
@@ -199,13 +196,13 @@ class Slot:
             if not await self._reconnected(generation):
                 return await self._read_verdict(stamp, generation)
 
-    async def _fate_of_refused_stamp(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> MultiFate:
+    async def _fate_of_refused_stamp(self, stamp: Operation, error: ZooKeeperError) -> MultiFate:
         if isinstance(error, BadVersionError):
             # The refusal came over this connection, so a read on it cannot return older data.
-            return await self._compare_stamp(stamp, in_doubt=in_doubt)
+            return await self._compare_stamp(stamp)
         if isinstance(error, NoNodeError):  # removed, as the slots of dead clients are
             self._version = None
-            return MultiFate.UNKNOWN if in_doubt else MultiFate.NOT_APPLIED
+            return MultiFate.UNKNOWN if self._in_doubt else MultiFate.NOT_APPLIED
         raise error
 
     async def _read_verdict(self, stamp: Operation, generation: int) -> MultiFate:
@@ -214,16 +211,16 @@ class Slot:
         # No reply reveals how current the servers were when the session was created. If the session has since moved to
         # a server that lags, a read without a sync could return older data.
         await self._zookeeper.sync(self.path)
-        return await self._compare_stamp(stamp, in_doubt=True)
+        return await self._compare_stamp(stamp)
 
-    async def _compare_stamp(self, stamp: Operation, *, in_doubt: bool) -> MultiFate:
+    async def _compare_stamp(self, stamp: Operation) -> MultiFate:
         """Return from the slot's content whether the multi that began with ``stamp`` was the last one applied."""
         assert isinstance(stamp, SetData)  # noqa: S101 - `_stamp` makes it
         try:
             node = await self._zookeeper.read(self.path)
         except NoNodeError:
             self._version = None
-            return MultiFate.UNKNOWN if in_doubt else MultiFate.NOT_APPLIED
+            return MultiFate.UNKNOWN if self._in_doubt else MultiFate.NOT_APPLIED
         self._version = node.stat.version
         return MultiFate.APPLIED if node.data == stamp.data else MultiFate.NOT_APPLIED
 
