@@ -14,7 +14,9 @@ import time
 from math import floor, inf
 from typing import TYPE_CHECKING, cast
 
-from aiozkqueue.arguments import required_seconds
+from aiozkqueue.arguments import seconds
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import LAST_MOMENT
 from aiozkqueue.runtime.clock import Clock
 
 from .moved import MovedZooKeeper
@@ -61,12 +63,16 @@ class TestClock(Clock):
         The call takes a millisecond so that the server's later timestamps differ from its earlier ones.
 
         Raises:
-            InvalidOptionError: ``by`` is not a number of seconds, or negative; sessions rely on monotonic time.
+            InvalidOptionError: ``by`` is not a number of seconds, or negative (sessions rely on monotonic time), or
+                would move the clock beyond the latest time that messages can have.
         """
-        seconds = required_seconds(by, "by")
+        ahead = seconds(by, "by", endless=False)
+        if ahead is None or (self.time() + ahead) * 1000 > LAST_MOMENT:
+            msg = f"by={by!r}: the clock would be beyond the year 9999"
+            raise InvalidOptionError(msg)
         # Timestamps seen so far are before the move, and so are other clients' writes up to about now.
         last = floor(self._unmoved() + self._lead) if self._lead > -inf else floor((self.time() - self._moved) * 1000)
-        self._moved += seconds
+        self._moved += ahead
         self._moves.append((max(last, self._newest), floor(self._moved * 1000)))
         _spend_a_millisecond()
         now = self.monotonic()

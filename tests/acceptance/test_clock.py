@@ -98,7 +98,7 @@ async def test_a_clock_move_affects_only_the_sessions_that_share_the_clock(
 
 @pytest.mark.parametrize("by", [-1, timedelta(seconds=-1), float("nan")])
 def test_a_clock_cannot_move_backwards(by: float | timedelta) -> None:
-    with pytest.raises(ValueError, match="moved by"):
+    with pytest.raises(ValueError, match=r"by=.*0 or more"):
         TestClock().advance(by)
 
 

@@ -81,14 +81,20 @@ def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
 
 
 @pytest.mark.parametrize("option", ["--curator", "--kazoo"])
-@pytest.mark.parametrize("command", [("history",), ("consumers",), ("dlq", "list")])
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("history",), ": no message ended in this time, or the queue keeps no history"),
+        (("consumers",), " has no consumers"),
+        (("dlq", "list"), " has no dead letters"),
+    ],
+)
 def test_commands_that_find_nothing_in_another_programs_queue_exit_with_1(
-    cli: Cli, path: str, command: tuple[str, ...], option: str
+    cli: Cli, path: str, command: tuple[str, ...], reason: str, option: str
 ) -> None:
     assert cli("put", option, path, "x").status == 0
     done = cli(*command, option, path)
-    ended = f"aiozkqueue: queue {path!r}: no message ended in this time, or the queue keeps no history\n"
-    assert (done.status, done.text, done.stderr) == (1, "", ended if command == ("history",) else "")
+    assert (done.status, done.text, done.stderr) == (1, "", f"aiozkqueue: queue {path!r}{reason}\n")
 
 
 def test_the_kind_of_a_curator_queue_is_an_option(cli: Cli, client: KazooClient, path: str) -> None:

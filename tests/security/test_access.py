@@ -283,6 +283,8 @@ async def test_every_operation_after_a_reconnect_with_refused_credentials_is_den
         before = await superuser.data(root)
         core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
         proxy.reset_connections()
+        with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
+            await jobs.size()  # a write that was sent before the session noticed the loss would be in doubt
         for attempt in attempts_on(session, jobs):
             with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
                 await asyncio.wait_for(attempt(), 30)
