@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from aiozkqueue.arguments import is_choice
+from aiozkqueue.arguments import flag, is_choice
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT, fits_path
 
 from .compression import deflate, inflate, is_gzip
-from .dialect import Dialect, PutNames, check_path, check_switch
+from .dialect import Dialect, PutNames, check_path
 from .framing import frame, unframe
 from .sharding import check_shard_locks
 
@@ -206,7 +206,7 @@ def curator(
     check_path(path, "path")
     if lock_path is not None:
         check_path(lock_path, "lock_path")
-    check_switch(compressed, "compressed")
+    flag(compressed, "compressed")
     if not is_choice(kind, *_KINDS):
         msg = f"kind={kind!r}: give one of {', '.join(map(repr, _KINDS))}"
         raise InvalidOptionError(msg)

@@ -136,12 +136,6 @@ class Dialect(ABC):
         return InvalidOptionError(f"queue {self.path!r}: {option}={value!r}: {self.title()} takes {allowed}")
 
 
-def check_switch(value: object, what: str) -> None:
-    """Refuse a value that is not a bool. Raises: InvalidOptionError."""
-    if not isinstance(value, bool):
-        raise InvalidOptionError(f"{what}={value!r}: give True or False")
-
-
 def check_path(path: object, what: str) -> str:
     """Refuse a path that is not absolute, or that ZooKeeper does not accept. Raises: InvalidOptionError."""
     if isinstance(path, str) and path.startswith("/") and not has_odd_parts(path):

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from .dialect import Dialect, PutNames, check_path, check_switch
+from aiozkqueue.arguments import flag
+
+from .dialect import Dialect, PutNames, check_path
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -48,5 +50,5 @@ class _Entries(Dialect):
 def kazoo(path: str, *, locking: bool = True) -> Dialect:
     """Return the layout of a kazoo queue. Raises: InvalidOptionError."""
     check_path(path, "path")
-    check_switch(locking, "locking")
+    flag(locking, "locking")
     return _Entries(path, f"{path}/entries", f"{path}/taken") if locking else _Entries(path, path, None)

@@ -44,7 +44,7 @@ class Destination(Generic[T]):
     """A queue's name, and its binding to a session and to a type of values."""
 
     def __init__(self, name: str, binding: Binding[T]) -> None:
-        self.name: Final = plain(name) if isinstance(name, str) else name  # type: ignore[redundant-expr]
+        self.name: Final = plain(name) if isinstance(name, str) else name  # type: ignore[redundant-expr]  # a wrong type is refused later
         """The queue's name."""
         self._binding = binding
 

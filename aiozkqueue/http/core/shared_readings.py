@@ -63,7 +63,7 @@ class SharedReadings:
         return cast("T", reading.value)
 
     async def get_or_previous(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Wait up to `READING_TIMEOUT` for a reading, and then return the previous one; None: there is none yet.
+        """Wait up to `READING_TIMEOUT` for a reading, then return the previous one; None before the first.
 
         Raises: the errors of ``read``.
         """

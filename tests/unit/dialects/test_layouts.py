@@ -92,9 +92,9 @@ def test_a_delay_is_read_as_a_java_long(digits: str, due: int) -> None:
 @pytest.mark.parametrize("value", [0, 1, None, "no", [], 1.0])
 def test_a_switch_that_is_not_a_bool_is_refused(value: Any) -> None:
     """A record of a move stores it, and would not be read back."""
-    with pytest.raises(InvalidOptionError, match=r"compressed=.*: give True or False"):
+    with pytest.raises(InvalidOptionError, match="compressed takes True or False"):
         curator("/q", compressed=value)
-    with pytest.raises(InvalidOptionError, match=r"locking=.*: give True or False"):
+    with pytest.raises(InvalidOptionError, match="locking takes True or False"):
         kazoo("/q", locking=value)
 
 
