@@ -101,8 +101,11 @@ class _Connecting(Block):
         runtime.limit_calls(self._operation_timeout)
         try:
             await runtime.start()
-        except BaseException:  # nothing else would close the client
+            await zookeeper.check_version(self._connect_timeout)
+        except BaseException as error:  # nothing else would close the client
             await runtime.close()
+            if isinstance(error, ZooKeeperError):
+                raise ConnectionLostError(str(error)) from error
             raise
         self._runtime = runtime
         return QueueSession(runtime)
@@ -154,7 +157,8 @@ def connect(
             `aiozkqueue.tracing`). By default it does if the program has set up a tracer provider before it connects.
 
     Raises:
-        ConnectionLostError: on entering, if no server answers within ``connect_timeout``.
+        ConnectionLostError: on entering, if no server answers within ``connect_timeout``, or if the server is older
+            than ZooKeeper 3.6.
         AccessDeniedError: on entering, if the credentials are rejected.
         InvalidOptionError: at once, if an option is out of range or the hosts do not parse.
         WrongLoopError: on entering, if no asyncio event loop runs here (trio's, or none).

@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+
 from aiozkqueue.zookeeper import handshake, records, wire
 from aiozkqueue.zookeeper.auth import CREATOR, OPEN, Acl, Auth
 from aiozkqueue.zookeeper.errors import (
@@ -141,6 +143,21 @@ class ZooKeeperClient:
             NoNodeError: there is no such znode.
         """
         return await self._session.call(wire.get_data(path, chroot=self._chroot), generation=generation)
+
+    async def check_version(self, within: float) -> None:
+        """Check that the server knows the requests that ZooKeeper 3.6 introduced.
+
+        Older servers know all requests of a put. Without this check, only the first take would fail.
+
+        Raises:
+            UnsupportedServerError: the server is older. ConnectionLossError: no answer within this many seconds.
+        """
+        with anyio.move_on_after(within):
+            return await self._session.call(records.set_watches(self.last_zxid, records.WatchSet()))
+        raise ConnectionLossError(
+            f"no ZooKeeper server at {self._session.ensemble} answered within {within:g} s a request that ZooKeeper 3.6 "
+            "introduced; a ClickHouse Keeper that does not know it closes the connection"
+        )
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
         """Read several znodes in one request, in order; None for a znode that does not exist."""

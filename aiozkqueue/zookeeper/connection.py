@@ -19,6 +19,7 @@ from aiozkqueue.zookeeper.errors import (
     NotConnectedError,
     ProtocolError,
     SessionExpiredError,
+    UnsupportedServerError,
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.tls_errors import described
@@ -392,6 +393,10 @@ class Connection(asyncio.Protocol):
         if not self._pending:
             raise ProtocolError(f"a reply to xid {xid}, which was not sent")
         expected, future, decode, path, _pieces = self._pending[0]
+        if code == wire.UNIMPLEMENTED:  # old servers send it at once, before the replies to earlier requests
+            raise UnsupportedServerError(
+                f"the server {self.peer} does not know a request of this client; aiozkqueue needs ZooKeeper 3.6 or later"
+            )
         if xid != expected:
             raise ProtocolError(f"a reply to xid {xid} where {expected} is next")
         if code == wire.SESSION_MOVED:  # another connection of this client has the session; this one is stale

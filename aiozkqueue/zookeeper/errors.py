@@ -9,6 +9,7 @@ ZooKeeperError
 ├── AuthFailedError          the server refused the credentials; the client has given up
 ├── RequestTooLargeError     the request exceeds the server's limit and was not sent
 ├── ProtocolError            the server sent data that violates the protocol
+│   └── UnsupportedServerError   the server does not know a request, as it is older than ZooKeeper 3.6
 ├── ServerError              an error code of the server without its own class
 ├── NoNodeError · NodeExistsError · BadVersionError · NotEmptyError · NoAuthError
 │   ├── QuotaExceededError   (NoAuthError) an enforced quota of ZooKeeper does not allow it
@@ -58,6 +59,10 @@ class RequestTooLargeError(ZooKeeperError):
 
 class ProtocolError(ZooKeeperError):
     """The server sent bytes that violate the protocol; the connection is closed."""
+
+
+class UnsupportedServerError(ProtocolError):
+    """The server does not know a request that every ZooKeeper since 3.6 knows; the connection is closed."""
 
 
 #: The names of ZooKeeper's error codes without their own class.

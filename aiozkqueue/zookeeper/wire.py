@@ -127,7 +127,7 @@ _CLASS_OF_CODE: dict[int, type[errors.NodeError]] = {
     -125: errors.QuotaExceededError,
 }
 _CODE_OF_CLASS = {error: code for code, error in _CLASS_OF_CODE.items()}
-SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED, THROTTLED = -112, -115, -118, -124, -127
+UNIMPLEMENTED, SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED, THROTTLED = -6, -112, -115, -118, -124, -127
 
 
 def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
