@@ -393,12 +393,8 @@ class Connection(asyncio.Protocol):
         if not self._pending:
             raise ProtocolError(f"a reply to xid {xid}, which was not sent")
         expected, future, decode, path, _pieces = self._pending[0]
-        if code == wire.UNIMPLEMENTED:  # old servers send it at once, before the replies to earlier requests
-            raise UnsupportedServerError(
-                f"the server {self.peer} does not know a request of this client; aiozkqueue needs ZooKeeper 3.6 or later"
-            )
-        if xid != expected:
-            raise ProtocolError(f"a reply to xid {xid} where {expected} is next")
+        if xid != expected or code == wire.UNIMPLEMENTED:
+            raise self._out_of_order(xid, expected, code)
         if code == wire.SESSION_MOVED:  # another connection of this client has the session; this one is stale
             self.abort("the session has moved to another server")
             return
@@ -422,6 +418,13 @@ class Connection(asyncio.Protocol):
                 _failed(future, error)
         if isinstance(error, SessionExpiredError):
             self._expire()
+
+    def _out_of_order(self, xid: int, expected: int, code: int) -> ProtocolError:
+        if code == wire.UNIMPLEMENTED:  # an old server answers such a request before earlier ones
+            return UnsupportedServerError(
+                f"the server {self.peer} does not know a request of this client; it needs ZooKeeper 3.6 or later"
+            )
+        return ProtocolError(f"a reply to xid {xid} where {expected} is next")
 
     def _note_reply(self, xid: int, code: int) -> None:
         self.answered += 1

@@ -193,13 +193,16 @@ class QueueProbe:
         unreadable: list[str] = []
         for start in range(0, len(paths), PAGE):
             page = paths[start : start + PAGE]
-            stats = await asyncio.gather(*map(self._zookeeper.exists, page), return_exceptions=True)
-            for path, stat in zip(page, stats, strict=True):
-                if isinstance(stat, NoAuthError):
+            # On older servers than ZooKeeper 3.9, `exists` needs no right to read.
+            nodes = await asyncio.gather(*map(self._zookeeper.read, page), return_exceptions=True)
+            for path, node in zip(page, nodes, strict=True):
+                if isinstance(node, NoAuthError):
                     unreadable.append(path)
-                elif isinstance(stat, BaseException):
-                    raise stat
-                elif stat is not None and stat.num_children:
+                elif isinstance(node, NoNodeError):
+                    continue
+                elif isinstance(node, BaseException):
+                    raise node
+                elif node.stat.num_children:
                     obstructed.append(path)
         return obstructed, unreadable
 
