@@ -81,6 +81,9 @@ class CallLimit:
         assert self._timer is not None and self._token is not None and self._task is not None  # noqa: S101, PT018 - entered
         self._timer.cancel()
         current_call.reset(self._token)
+        enclosing = current_call.get()
+        if enclosing is not None:  # its error covers what this call has sent
+            enclosing.sent = enclosing.sent or self.sent
         if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.schedule import Scheduler
+from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.testing.simulator.cluster import make_cluster
-from aiozkqueue.zookeeper import AuthFailedError, SetData
+from aiozkqueue.zookeeper import AuthFailedError, Create, SetData
 
 if TYPE_CHECKING:
     from aiozkqueue.testing.simulator import Request
@@ -77,5 +77,30 @@ def test_a_commit_in_doubt_when_the_credentials_are_refused_is_unknown(fault: Fa
                 await jobs.put(b"3")
             await asyncio.sleep(60)
             assert await other.queue("jobs").size() == (1 if fault is Fault.LOST_AFTER else 2)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_a_declaration_in_doubt_when_no_server_answers_is_unknown(fault: Fault) -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect(name="cut off") as session:
+            jobs = Jobs(session)
+            await jobs.add("first", "0 3 * * *", session.queue("jobs"), b"1")
+            zookeeper: Any = core_of(session).zookeeper
+
+            async def find_no_server(**_: object) -> None:
+                pass
+
+            def judge(_: ServerConnection, request: Request) -> Fault | None:
+                if request.kind is not Kind.MULTI or not isinstance(request.argument[-1], Create):
+                    return None
+                zookeeper.session._reconnect = find_no_server
+                return fault
+
+            cluster.ensemble.judge = judge
+            with pytest.raises(zq.OutcomeUnknownError, match="may have been applied"):
+                await jobs.declare("second", "0 3 * * *", session.queue("jobs"), b"1")
 
     run_virtual(main)
