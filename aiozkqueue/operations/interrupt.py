@@ -1,6 +1,7 @@
 """The cancellation of held messages: one multi removes a message with its lock, and notifies its holder.
 
 The holder's commit is refused from then on. The multi for a message of a bundle makes the other messages single items.
+If these exceed a request, the message leaves the bundle alone, and consumers find the bundle without its lock.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from aiozkqueue.layout import LockRecord, MalformedError, decode, single_place
 from aiozkqueue.layout.cancelled import with_cancelled
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.unclaimed import as_configured, removal
-from aiozkqueue.queue.redelivery.bundles import replacement
+from aiozkqueue.queue.redelivery.bundles import reduction, replacement
 from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData
 
-from .bundles import find_bundled, payload_of, single_out
+from .bundles import find_bundled, payload_of
 from .ledger_pages import is_of_ledger
 from .stats import lanes
 
@@ -91,13 +92,13 @@ async def _cancelled_node(handle: QueueHandle[Runtime]) -> Node:
 
 
 async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, disposition: Disposition) -> bool | None:
-    """Remove a message that is in a bundle, held or not, and make the others single items.
+    """Remove a message that is in a bundle, held or not, and make the others single items, or have consumers do so.
 
     Return False if a batch for Spark holds the bundle, and None if the message is in no bundle.
 
     Raises: NotCommittedError: others kept changing the bundle; or as `settle`.
     """
-    obstructed = False
+    obstructed = alone = False
     for _ in range(_TRIES):
         if not await handle.state.open_existing():  # again, if the configuration has changed
             return None
@@ -106,13 +107,13 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
             return None
         if found.state.lock is not None and is_of_ledger(LockRecord.decode(found.state.lock.data)):
             return False
-        change = await _dissolving(handle, found, disposition, obstructed=obstructed)
+        change = await _removing(handle, found, disposition, obstructed=obstructed, alone=alone)
         try:
             (part,) = await settle(handle.runtime, [change])
         except TransactionTooLargeError:
-            if found.state.lock is not None:
+            if alone:
                 raise
-            await single_out(handle, await lanes(handle), message_id)  # in several requests
+            alone = True
             continue
         if not part.left:
             return True
@@ -121,10 +122,13 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
     raise NotCommittedError(msg)
 
 
-async def _dissolving(
-    handle: QueueHandle[Runtime], found: Found, disposition: Disposition, *, obstructed: bool
+async def _removing(
+    handle: QueueHandle[Runtime], found: Found, disposition: Disposition, *, obstructed: bool, alone: bool
 ) -> Change:
-    """Return the replacement of a bundle by its other messages, which ends one and takes its lock away.
+    """Return the change that ends one message of a bundle, and takes the bundle's lock away.
+
+    The bundle is replaced by its other messages. With ``alone``, only the one leaves; then the bundle is as after a
+    forced release, and consumers replace it.
 
     The record is written at the version read, so it is refused if the holder has ended a message in the meantime, and
     so is everything that the holder writes later.
@@ -136,10 +140,18 @@ async def _dissolving(
     operations: list[Operation] = [handle.state.check()]  # another configuration may have the end recorded
     if bundle.lock is None:
         operations.append(Create(lock, LockRecord(ids.next(), ids.client).encode()))
-    operations += replacement(paths, found.place, bundle, handle.runtime.server_clock.now(), obstructed=obstructed)
-    operations += [Delete(lock), Delete(claim.path)]
-    if found.attempts:
-        operations.append(Delete(paths.meta(claim.id)))
+    if alone:
+        operations += [
+            reduction(paths, bundle, [found.message.position]),
+            Delete(lock),
+            SetData(paths.locks, b""),
+            SetData(paths.items, b""),
+        ]
+    else:
+        operations += replacement(paths, found.place, bundle, handle.runtime.server_clock.now(), obstructed=obstructed)
+        operations += [Delete(lock), Delete(claim.path)]
+        if found.attempts:
+            operations.append(Delete(paths.meta(claim.id)))
     operations.append(SetData(paths.cancelled, with_cancelled(cancelled.data, claim.id), cancelled.stat.version))
     return Change(handle.state, operations, (claim, disposition) if handle.state.snapshot.end_hooks else None)
 

@@ -6,7 +6,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError, PartlyDeniedError
-from aiozkqueue.zookeeper import Create, Delete, NoAuthError, QuotaExceededError, SetData, parent_of
+from aiozkqueue.zookeeper import (
+    Create,
+    Delete,
+    NoAuthError,
+    QuotaExceededError,
+    SetData,
+    parent_of,
+    refuses_credentials,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +73,9 @@ def partly_denied(
     ``denied`` is the error of one of them, if it is known.
     """
     reason, advice = "This user may not access the rest", "Use the credentials of a user whom the ACL allows"
-    if denied is not None and isinstance(denied.__cause__, QuotaExceededError):
+    if refuses_credentials(denied):
+        reason, advice = "ZooKeeper has refused the credentials for the rest", "Check the user and the password"
+    elif denied is not None and isinstance(denied.__cause__, QuotaExceededError):
         reason, advice = "An enforced quota of ZooKeeper refuses the rest", denied.__cause__.advice.capitalize()
     return PartlyDeniedError(
         f"queue {queue!r}: {done} of {done + len(message_ids)} messages {what}. {reason}: {name_some(message_ids)}. "

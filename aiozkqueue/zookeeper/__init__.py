@@ -45,6 +45,7 @@ from aiozkqueue.zookeeper.errors import (
     SessionExpiredError,
     ThrottledError,
     ZooKeeperError,
+    refuses_credentials,
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
@@ -128,5 +129,6 @@ __all__ = [
     "read_pages",
     "read_separately",
     "reads",
+    "refuses_credentials",
     "until_answered",
 ]

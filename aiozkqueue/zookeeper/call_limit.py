@@ -1,7 +1,8 @@
 """The end of a call while no server answers, and the error that states whether any part may have been applied.
 
 A call may take long if there is much to do. Its limit is the time since the client last received anything from a
-server.
+server. If the servers refuse the credentials when the client reconnects, it never receives an answer, and the call
+ends at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from aiozkqueue.errors import ConnectionLostError, NotCommittedError, OutcomeUnknownError
+
+from .errors import refuses_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -81,8 +84,13 @@ class CallLimit:
         assert self._timer is not None and self._token is not None and self._task is not None  # noqa: S101, PT018 - entered
         self._timer.cancel()
         current_call.reset(self._token)
+        enclosing = current_call.get()
+        if enclosing is not None:  # its error covers what this call has sent
+            enclosing.sent = enclosing.sent or self.sent
         if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
+        if self.writes and self.sent and refuses_credentials(error):
+            raise self._in_doubt(f"{self._what}: {error}") from error
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -102,6 +110,9 @@ class CallLimit:
             return ConnectionLostError(f"{why}; try again when a server is available")
         if not self.sent:
             return NotCommittedError(f"{why}; nothing was sent, so nothing was applied; try again")
+        return self._in_doubt(why)
+
+    def _in_doubt(self, why: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(f"{why}; a part of it may have been applied; check that before you repeat it", "")
 
 
@@ -133,7 +144,10 @@ def reads(
 def changes(
     call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Limit a call that changes something: NotCommittedError or OutcomeUnknownError ends it while no server answers."""
+    """Limit a call that changes something: NotCommittedError or OutcomeUnknownError ends it while no server answers.
+
+    It raises OutcomeUnknownError, not AccessDeniedError, if the servers refuse the credentials after a change was sent.
+    """
 
     @wraps(call)
     async def limited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -53,6 +53,11 @@ class AuthFailedError(ZooKeeperError, AccessDeniedError):
     """The server refused the credentials; every operation raises this error."""
 
 
+def refuses_credentials(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is that the server refused the credentials."""
+    return isinstance(error, AuthFailedError) or (error is not None and isinstance(error.__cause__, AuthFailedError))
+
+
 class RequestTooLargeError(ZooKeeperError):
     """The request is larger than the server accepts, which would drop the connection. It was not sent this time."""
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Fault, Kind
+from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, QuotaExceededError
 from aiozkqueue.zookeeper.wire import THROTTLED, error_of
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
     from aiozkqueue.zookeeper import Operation
+
+    Refusal = int | Callable[[Sequence[Operation]], Exception]
 
 
 class Refusing:
-    """Refuses those multis of a session that a function chooses by their numbers."""
+    """Refuses those multis of a session that a function chooses by their numbers.
 
-    def __init__(self, session: zq.QueueSession, code: int, chooses: Callable[[int], bool]) -> None:
+    A ``refusal`` is an error code, or a function that returns the error for the operations of a multi.
+    """
+
+    def __init__(self, session: zq.QueueSession, refusal: Refusal, chooses: Callable[[int], bool]) -> None:
         zookeeper: Any = core_of(session).zookeeper
         self._zookeeper = zookeeper
         self._multi = zookeeper.multi
-        self._code = code
+        self._refusal = refusal
         self._chooses = chooses
         self._number = 0
         self._zookeeper.multi = self._answered
@@ -37,11 +48,11 @@ class Refusing:
         self._number += 1
         if not self._chooses(self._number):
             return self._multi(operations, **options)
-        return asyncio.ensure_future(self._refuse())
+        return asyncio.ensure_future(self._refuse(operations))
 
-    async def _refuse(self) -> None:
+    async def _refuse(self, operations: Sequence[Operation]) -> None:
         await asyncio.sleep(0.01)
-        raise error_of(self._code)
+        raise error_of(self._refusal) if isinstance(self._refusal, int) else self._refusal(operations)
 
 
 @pytest.mark.parametrize("bundle", [1, 64], ids=["single items", "bundles"])
@@ -84,7 +95,7 @@ def test_a_request_that_a_server_refuses_as_a_whole_is_not_committed() -> None:
     play(program, 2)
 
 
-def test_a_bundle_whose_release_is_always_refused_is_given_up() -> None:
+def test_a_bundle_whose_release_is_always_refused_is_given_up_and_available_once_writes_work_again() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         holder, other = sessions
         jobs, number = holder.queue("jobs"), 4
@@ -103,9 +114,81 @@ def test_a_bundle_whose_release_is_always_refused_is_given_up() -> None:
             await asyncio.sleep(1)
         assert len(refused) < 10
         refusing.stop()
-        await core_of(holder).zookeeper.close()
         async with other.transaction() as tx:
             taken = await tx.take_many(other.queue("jobs"), number, timeout=10)
         assert len(taken) == number
 
     play(program, 2)
+
+
+def refuse_the_slot(operations: Sequence[Operation]) -> Exception:
+    return MultiError(0, NoAuthError(operations[0].path))
+
+
+def refuse_each_message(operations: Sequence[Operation]) -> Exception:
+    created = [index for index, operation in enumerate(operations) if isinstance(operation, Create)]
+    index = created[0] if created else 0
+    return MultiError(index, QuotaExceededError(operations[index].path))
+
+
+@pytest.mark.parametrize("refusal", [-1, refuse_the_slot, refuse_each_message])
+def test_messages_without_a_taker_are_returned_seldom_while_that_is_refused_and_soon_afterwards(
+    refusal: Refusal, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        holder, other = sessions
+        jobs, number = holder.queue("jobs"), 4
+        await jobs.configure(zq.QueueConfig(bundle=number))
+        await jobs.put_many([b""] * number)
+        async with holder.transaction() as tx:
+            assert await tx.take(jobs, timeout=1)
+            refused: list[int] = []
+
+            def refuses(each: int) -> bool:
+                refused.append(each)
+                return True
+
+            refusing = Refusing(holder, refusal, refuses)
+            caplog.clear()
+            await asyncio.sleep(120)
+            refusing.stop()
+            assert len(refused) < 60
+            assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+            async with other.transaction() as neighbour:
+                taken = await neighbour.take_many(other.queue("jobs"), number, timeout=10)
+                assert len(taken) == number - 1
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("bundle", [1, 4], ids=["single items", "bundles"])
+@pytest.mark.parametrize("code", [-1, THROTTLED])
+def test_a_claim_whose_reply_is_lost_and_whose_repetition_is_refused_leaves_no_lock(bundle: int, code: int) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="taker") as session, cluster.connect() as other:
+            jobs, number = session.queue("jobs"), 4
+            await jobs.configure(zq.QueueConfig(bundle=bundle))
+            await jobs.put_many([b""] * number)
+            lost: list[Request] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                creates = request.kind is Kind.MULTI and any(
+                    isinstance(operation, Create) and "/locks/" in operation.path for operation in request.argument
+                )
+                if lost or not creates or connection.client.name != "taker":
+                    return None
+                lost.append(request)
+                Refusing(session, code, lambda number: number == 1)
+                return Fault.LOST_AFTER
+
+            cluster.ensemble.judge = judge
+            with suppress(zq.ConnectionLostError):
+                async with session.transaction(autocommit=False) as tx:
+                    await tx.take(jobs, timeout=2)
+                    await tx.rollback(delay=0)
+            assert lost
+            await asyncio.sleep(10)
+            async with other.transaction() as tx:
+                assert len(await tx.take_many(other.queue("jobs"), number, timeout=10)) == number
+
+    run_virtual(main)

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.schedule import Scheduler
+from aiozkqueue.errors import PartlyDeniedError
+from aiozkqueue.http.core.keys import Keys
+from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.testing.simulator.cluster import make_cluster
-from aiozkqueue.zookeeper import AuthFailedError, SetData
+from aiozkqueue.zookeeper import AuthFailedError, Create, Delete, SetData
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aiozkqueue.testing.simulator import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
 
@@ -77,5 +81,103 @@ def test_a_commit_in_doubt_when_the_credentials_are_refused_is_unknown(fault: Fa
                 await jobs.put(b"3")
             await asyncio.sleep(60)
             assert await other.queue("jobs").size() == (1 if fault is Fault.LOST_AFTER else 2)
+
+    run_virtual(main)
+
+
+async def reconfigure(session: zq.QueueSession) -> None:
+    await session.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
+
+
+async def start_a_move(session: zq.QueueSession) -> None:
+    await session.admin.moves.start("jobs", "more")
+
+
+async def create_a_key(session: zq.QueueSession) -> None:
+    await Keys(core_of(session)).create("shop", ["queue|post|orders"])
+
+
+async def delete_a_queue(session: zq.QueueSession) -> None:
+    await session.queue("jobs").admin.delete(force=True)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+@pytest.mark.parametrize("change", [reconfigure, start_a_move, delete_a_queue, create_a_key])
+def test_a_change_by_an_operator_in_doubt_when_the_credentials_are_refused_is_unknown(
+    change: Callable[[zq.QueueSession], Awaitable[None]], fault: Fault
+) -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect() as other, cluster.connect(name="refused") as session:
+            await other.queue("jobs").put(b"1")
+            await session.queue("jobs").size()
+            await Keys(core_of(other)).create("other", ["queue|post|orders"])
+            zookeeper: Any = core_of(session).zookeeper
+
+            async def refuse(**_: object) -> None:
+                raise AuthFailedError("the server refused the credentials")
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                return fault if request.kind is Kind.MULTI and connection.client.name == "refused" else None
+
+            zookeeper.session._reconnect = refuse
+            cluster.ensemble.judge = judge
+            with pytest.raises(zq.OutcomeUnknownError, match="credentials"):
+                await change(session)
+            with pytest.raises(zq.AccessDeniedError):  # nothing of this was sent
+                await change(session)
+
+    run_virtual(main)
+
+
+def test_a_purge_names_the_refused_credentials_and_what_it_has_removed() -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect() as other, cluster.connect(name="refused") as session:
+            await other.queue("jobs").configure(zq.QueueConfig(bundle=1))
+            await other.queue("jobs").put_many([b"1"] * 1_000)
+            await session.queue("jobs").size()
+            zookeeper: Any = core_of(session).zookeeper
+
+            async def refuse(**_: object) -> None:
+                raise AuthFailedError("the server refused the credentials")
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                changes = request.kind is Kind.MULTI and connection.client.name == "refused"
+                if changes and not isinstance(request.argument[-1], Delete):
+                    zookeeper.session._reconnect = refuse
+                    return Fault.LOST_BEFORE
+                return None
+
+            cluster.ensemble.judge = judge
+            with pytest.raises(PartlyDeniedError, match="has refused the credentials") as raised:
+                await session.queue("jobs").purge()
+            assert raised.value.done == 1_000 - await other.queue("jobs").size()
+            assert "ACL" not in str(raised.value)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_a_declaration_in_doubt_when_no_server_answers_is_unknown(fault: Fault) -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect(name="cut off") as session:
+            jobs = Jobs(session)
+            await jobs.add("first", "0 3 * * *", session.queue("jobs"), b"1")
+            zookeeper: Any = core_of(session).zookeeper
+
+            async def find_no_server(**_: object) -> None:
+                pass
+
+            def judge(_: ServerConnection, request: Request) -> Fault | None:
+                if request.kind is not Kind.MULTI or not isinstance(request.argument[-1], Create):
+                    return None
+                zookeeper.session._reconnect = find_no_server
+                return fault
+
+            cluster.ensemble.judge = judge
+            with pytest.raises(zq.OutcomeUnknownError, match="may have been applied"):
+                await jobs.declare("second", "0 3 * * *", session.queue("jobs"), b"1")
 
     run_virtual(main)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.layout import is_bundle_at
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator.requests import Fault
 
@@ -120,21 +122,69 @@ def test_messages_of_a_bundle_are_returned_in_several_requests_if_they_exceed_on
     assert run_virtual(main) == (1, number - 1)
 
 
-def test_a_message_of_a_bundle_that_exceeds_a_request_can_be_cancelled() -> None:
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_message_of_a_bundle_that_exceeds_a_request_can_be_cancelled(*, held: bool, history: bool) -> None:
     number = 38
 
-    async def main() -> tuple[zq.Alteration, int]:
+    async def main() -> tuple[zq.Alteration, int, Counter[bytes]]:
         async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as holder:
             cluster.ensemble.max_request = LIMIT
             jobs = other.queue("jobs")
-            await jobs.configure(zq.QueueConfig(bundle=64, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
-            ids = await jobs.put_many([bytes(900)] * number)
+            await jobs.configure(
+                zq.QueueConfig(
+                    bundle=64, policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), history=zq.History() if history else None
+                )
+            )
+            ids = await jobs.put_many([b"%02d" % each + bytes(900) for each in range(number)])
             with suppress(ValueError):
                 async with holder.transaction() as tx:
                     assert len(await tx.take_many(holder.queue("jobs"), number)) == number
                     raise ValueError("x" * 500)
-            cluster.expire("holder")
-            await asyncio.sleep(20)
-            return await jobs.cancel(id=ids[1], running=True), await jobs.size()
+            async with holder.transaction(autocommit=False) as tx:
+                assert len(await tx.take_many(holder.queue("jobs"), number)) == number
+                if not held:
+                    cluster.expire("holder")
+                    await asyncio.sleep(20)
+                cancelled = await jobs.cancel(id=ids[1], running=True)
+                size = await jobs.size()
+                with pytest.raises(zq.NotCommittedError):
+                    await tx.commit()
+            taken = Counter[bytes]()
+            while sum(taken.values()) < number - 1:
+                async with other.transaction() as tx:
+                    messages = await tx.take_many(jobs, number, timeout=60)
+                    assert messages
+                    taken.update(message.body[:2] for message in messages)
+            assert await jobs.size() == 0
+            if history:
+                assert len([record async for record in jobs.history()]) == number
+            return cancelled, size, taken
 
-    assert run_virtual(main) == (zq.Alteration.DONE, number - 1)
+    cancelled, size, taken = run_virtual(main)
+    assert cancelled is zq.Alteration.DONE
+    assert size == number - 1
+    assert taken == Counter(b"%02d" % each for each in range(number) if each != 1)
+
+
+@pytest.mark.parametrize("root", ["/zms", "/" + "/".join(["x" * 50] * 4)])
+def test_a_ledger_ends_the_largest_page_of_the_largest_bundles_in_requests_of_256_kib(root: str) -> None:
+    """With a history, each end is recorded, so the messages of each bundle become single items first."""
+    number = 1_000
+
+    async def main() -> tuple[int, int, int]:
+        async with simulated() as cluster, cluster.connect(root=root) as session:
+            cluster.ensemble.max_request = 256 * 1024
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=64, history=zq.History()))
+            await jobs.put_many([bytes(1024)] * number)
+            bundled = sum(is_bundle_at(path) for path in cluster.ensemble.tree.nodes)
+            ledger = Ledger(core_of(session).handle("jobs"), "A")
+            batch = await ledger.next_batch(-1, None)
+            (_,) = await ledger.pages(batch)
+            ended = await ledger.acknowledge(batch)
+            return bundled, ended, await jobs.size()
+
+    bundled, ended, left = run_virtual(main)
+    assert (ended, left) == (number, 0)
+    assert 0 < bundled <= number // 50

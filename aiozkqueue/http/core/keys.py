@@ -31,6 +31,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     apply_until_answered,
     below,
+    changes,
 )
 
 from .permissions import Permissions
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.zookeeper import CallLimit
 
 #: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0
@@ -90,11 +92,17 @@ class Keys:
         self._syncing = asyncio.Lock()
         self._synced = -math.inf  # when the last sync began
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit("API keys")
+
+    @changes
     async def create(self, name: str, allow: Sequence[str]) -> str:
         """Create a key and return it; it cannot be read again.
 
         Raises: InvalidNameError; InvalidOptionError: a permission is invalid, or a key of this name exists;
-        NotCommittedError: it could not be stored; AccessDeniedError, SessionClosedError.
+        NotCommittedError: it could not be stored; OutcomeUnknownError, AccessDeniedError, SessionClosedError.
         """
         check_queue_name(name, "key")
         Permissions(allow)
@@ -131,8 +139,12 @@ class Keys:
         stored = [found for entry in await self._entries() if (found := await self._read(entry)) is not None]
         return sorted(KeyInfo(key.name, tuple(key.allow)) for key in stored)
 
+    @changes
     async def revoke(self, name: str) -> int:
-        """Remove the key of this name; return how many there were. Raises: AccessDeniedError, SessionClosedError."""
+        """Remove the key of this name; return how many there were.
+
+        Raises: NotCommittedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError.
+        """
         revoked = 0
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know the key
         for entry in await self._entries():

@@ -6,6 +6,7 @@ lock was held by a session that died or was forced out, and is dissolved into si
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,10 +23,12 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NoNodeError,
     RequestTooLargeError,
+    ServerError,
     ZooKeeperError,
     apply_until_answered,
 )
 
+from .candidate_index import SET_ASIDE
 from .claimer import AttachedOpError, ClaimResult, UnreadableError
 from .orphan_locks import ReadFailedError
 
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
+
+#: Seconds until a lost bundle is dissolved again if ZooKeeper has refused that.
+AGAIN: Final = 5.0
 
 
 class Locked(NamedTuple):
@@ -103,12 +109,19 @@ class BundleClaimer:
                 budget.free(size * (len(places) - kept))
 
     async def recover(self, hold: BundleHold) -> None:
-        """Dissolve a bundle whose lock may still be ours."""
+        """Dissolve a bundle whose lock may still be ours; try again while ZooKeeper refuses that."""
         ours = LockRecord(hold.claim_id, self._ids.client).encode()
-        try:
-            await self._dissolve(hold.place, hold.generation, ours)
-        except ZooKeeperError as error:
-            log.debug("bundle %s: %s", hold.id, error, extra={"queue": self._state.name})
+        while True:
+            pause = AGAIN
+            try:
+                if await self._dissolve(hold.place, hold.generation, ours) is not Dissolved.REFUSED:
+                    return
+                pause = SET_ASIDE
+            except ZooKeeperError as error:
+                log.debug("bundle %s: %s", hold.id, error, extra={"queue": self._state.name})
+                if not isinstance(error, NoAuthError | RequestTooLargeError | ServerError):
+                    return  # the session is over, and the lock with it
+            await asyncio.sleep(pause)
 
     async def _lock_existing(
         self, pending: dict[str, str], claim_id: str, generation: int, check: Operation, batch: ClaimResult

@@ -20,7 +20,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import SessionClosedError
+from aiozkqueue.errors import OutcomeUnknownError, SessionClosedError
 from aiozkqueue.layout import MAGIC, MalformedError, decode, read_table
 from aiozkqueue.queue.commit.bundles import ReturnUndelivered
 from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
@@ -56,6 +56,8 @@ DEEP: Final = 10
 DEEP_SPAN: Final = 0.3
 #: Seconds without deliveries from a bundle whose record this user may not write, if the bundle cannot be returned.
 SUSPENSION: Final = 60.0
+#: Maximum seconds between two returns of messages of a bundle while ZooKeeper refuses them.
+LONGEST_PAUSE: Final = 5.0
 #: The share of the messages finished in the last two ticks that a session claims ahead.
 AHEAD: Final = 0.5
 
@@ -150,6 +152,7 @@ class HeldBundles:
         self._closed = False
         self._checking = False  # whether the configuration is being read
         self._finished = RecentlyFinished(self._clock)
+        self._refused: dict[BundleHold, tuple[int, float]] = {}  # refused returns in a row, and the time of the next
         self._aim = 0  # the number of messages to have at hand while more bundles are listed
         self.at_hand_count: int = 0
         """The number of messages that are ready for takers."""
@@ -279,15 +282,16 @@ class HeldBundles:
 
     def _return_suspended(self, hold: BundleHold) -> None:
         """Return a suspended bundle to other consumers if it has not changed since the claim."""
-        if hold.version or hold.with_takers or hold.stuck or self._closed:
+        if hold.version or hold.with_takers or hold in self._refused or self._closed:
             return
         claims, hold.at_hand = hold.at_hand, []
-        hold.stuck = True  # it is tried once
+        self._refused[hold] = 0, 0.0  # it is tried once
         for atomic_write in self._send_back(hold, claims):
             atomic_write.watch(lambda _: self._candidates.set_aside([hold.id]))
 
     def _resume(self, hold: BundleHold) -> None:
-        claims, hold.at_hand, hold.suspended, hold.stuck = hold.at_hand, [], False, False
+        claims, hold.at_hand, hold.suspended = hold.at_hand, [], False
+        self._refused.pop(hold, None)
         if claims and not (hold.gone or self._closed):
             self._keep_at_hand(hold, claims)
 
@@ -336,6 +340,7 @@ class HeldBundles:
             hold.gone = True
             hold.at_hand.clear()
         self._held.clear()
+        self._refused.clear()
         self._ready.clear()
         self.at_hand_count = 0
 
@@ -350,6 +355,7 @@ class HeldBundles:
 
     def _forget(self, hold: BundleHold) -> None:
         hold.budget.free(hold.size)
+        self._refused.pop(hold, None)
         if self._held.get(hold.id) is hold:
             del self._held[hold.id]
         if hold in self._ready:
@@ -395,10 +401,11 @@ class HeldBundles:
     def _return(self, number: int) -> list[AtomicWrite]:
         """Return the last ``number`` messages at hand to all consumers, by these writes."""
         writes: list[AtomicWrite] = []
+        now = self._clock.monotonic()
         for hold in reversed(list(self._ready)):
             if number <= 0:
                 break
-            if hold.stuck:
+            if hold in self._refused and now < self._refused[hold][1]:
                 continue
             claims = hold.at_hand[-number:]
             del hold.at_hand[-number:]
@@ -417,11 +424,21 @@ class HeldBundles:
         except SessionClosedError:  # the lock ends with the session
             return []
         self.returning.add(atomic_write)
-        atomic_write.watch(self._landed)
+        atomic_write.watch(partial(self._landed, hold))
         return [atomic_write]
 
-    def _landed(self, returned: AtomicWrite) -> None:
+    def _landed(self, hold: BundleHold, returned: AtomicWrite) -> None:
         self.returning.discard(returned)
+        error = returned.error
+        if error is None:
+            self._refused.pop(hold, None)
+        elif not (hold.gone or isinstance(error, SessionClosedError | OutcomeUnknownError)):
+            times = 1 + (self._refused[hold][0] if hold in self._refused else 0)
+            pause = min(TICK * 2.0 ** min(times, 9), LONGEST_PAUSE)
+            self._refused[hold] = times, self._clock.monotonic() + pause
+            text = "queue %s: messages of bundle %s stay with this session until ZooKeeper accepts their return: %s"
+            level = logging.WARNING if times == 1 else logging.DEBUG
+            log.log(level, text, self._state.name, hold.id, error, extra={"queue": self._state.name})
         self._candidates.wakeup.set()
 
 

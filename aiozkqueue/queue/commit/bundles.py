@@ -6,10 +6,15 @@ the bundle undecided for another reason, becomes a single item in the multi that
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import QueueError, SessionExpiredError, TransactionTooLargeError
+from aiozkqueue.errors import (
+    NotCommittedError,
+    OutcomeUnknownError,
+    SessionClosedError,
+    SessionExpiredError,
+    TransactionTooLargeError,
+)
 from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
 from aiozkqueue.queue.state.hooks import FREE
 from aiozkqueue.zookeeper import Create, NoNodeError, SetData
@@ -19,6 +24,7 @@ from .write import OPERATION_WEIGHT, Part
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
     from .dispositions import Disposition
     from .meter import Meter
     from .write import Composition
-
-log: Final = logging.getLogger(__name__)
 
 
 def end_bundled(
@@ -135,7 +139,7 @@ class ReturnUndelivered(Part):
         composition.count_bundled(hold.state, -len(self._claims))
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Give up a hold that is lost; keep one whose messages ZooKeeper does not let this user store."""
+        """Give up a hold that is lost; fail if ZooKeeper does not let this user store the messages."""
         hold = self._hold
         if hold.keeps(operation, error):
             return None
@@ -144,28 +148,17 @@ class ReturnUndelivered(Part):
         elif hold.is_about(operation) or isinstance(error, NoNodeError):  # without its lane, the queue is deleted
             hold.lose()
         else:
-            hold.stuck = True
-            log.warning(
-                "queue %s: %d messages of bundle %s stay with this session: ZooKeeper refuses to store them as "
-                "single items: %s",
-                hold.state.name,
-                len(self._claims),
-                hold.id,
-                error,
-                extra={"queue": hold.state.name},
-            )
-            self._return()
+            raise NotCommittedError(f"{operation.path}: {error}")
         return None
 
     def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:
-        """Keep the messages at hand; the first half of them if they are too many for one request."""
+        """Keep the first half of the messages at hand if they are too many for one request; otherwise fail."""
         if isinstance(error, TransactionTooLargeError) and len(self._claims) > 1:
             half = len(self._claims) // 2
             kept, self._claims = self._claims[:half], self._claims[half:]
             for claim in reversed(kept):
                 claim.settled(FREE)
             return None
-        self._return()
         raise error
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
@@ -175,11 +168,9 @@ class ReturnUndelivered(Part):
             self._hold.returned(claims)
 
     def failed(self, error: BaseException) -> None:
-        """End the hold if the server has removed the lock."""
+        """Keep the messages at hand; end the hold if the server has removed the lock."""
         if isinstance(error, SessionExpiredError):
             self._hold.over()
-
-    def _return(self) -> None:
-        claims, self._claims = self._claims, ()
-        for claim in reversed(claims):
-            claim.settled(FREE)
+        elif not isinstance(error, SessionClosedError | OutcomeUnknownError):  # then the lock ends with the session
+            for claim in reversed(self._claims):
+                claim.settled(FREE)

@@ -345,7 +345,9 @@ class GroupCommitter:
             except AuthFailedError as error:
                 _separate(batch)
                 for atomic_write in batch:
-                    atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}"))
+                    denied = AccessDeniedError(f"{slot.path}: {error}")
+                    denied.__cause__ = error
+                    atomic_write.fail(denied)
             except ZooKeeperError as error:
                 _separate(batch)
                 for atomic_write in batch:

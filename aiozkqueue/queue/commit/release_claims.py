@@ -123,15 +123,9 @@ class ReleaseClaims(EndClaims):
                 claim.settled(LEFT)
         elif unreleased and not isinstance(error, _ENDS_WITH_SESSION):
             claim = unreleased[0]
-            log.error(
-                "queue %s: %d messages, the first of them %s, could not be released, and stay locked until this "
-                "session ends: %s",
-                claim.state.name,
-                len(unreleased),
-                claim.id,
-                error,
-                extra=about(claim, self._transaction_id),
-            )
+            text = "queue %s: %d messages, first %s, could not be released, and stay locked until this session ends: %s"
+            context = about(claim, self._transaction_id)
+            log.error(text, claim.state.name, len(unreleased), claim.id, error, extra=context)
 
     # -- its operations
 
@@ -278,13 +272,8 @@ class ReleaseClaims(EndClaims):
         elif claim not in self._reduced and not (disposition.delay and claim.state.dialect is not None):
             self._reduced.add(claim)
             claim.record_refused = True
-            log.warning(
-                "queue %s: message %s is released without a record of this attempt, which ZooKeeper refused: %s",
-                claim.state.name,
-                claim.id,
-                error,
-                extra=about(claim, self._transaction_id),
-            )
+            text = "queue %s: message %s is released without a record of this attempt, which ZooKeeper refused: %s"
+            log.warning(text, claim.state.name, claim.id, error, extra=about(claim, self._transaction_id))
         elif claim.group_lock is not None:
             self._lose(claim)
         elif disposition.delay:
@@ -309,14 +298,8 @@ class ReleaseClaims(EndClaims):
     def _keep_bundled(self, claim: Claim, error: Exception) -> None:
         """Keep a message in its bundle, at hand for the next taker of this session, if it still holds the bundle."""
         self._dispositions[claim] = PLAIN
-        log.warning(
-            "queue %s: message %s is redelivered without its delay or its record: ZooKeeper refuses to store it as a "
-            "single item: %s",
-            claim.state.name,
-            claim.id,
-            error,
-            extra=about(claim, self._transaction_id),
-        )
+        text = "queue %s: message %s is redelivered without its delay or record: ZooKeeper refuses its single item: %s"
+        log.warning(text, claim.state.name, claim.id, error, extra=about(claim, self._transaction_id))
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
@@ -337,14 +320,8 @@ class ReleaseClaims(EndClaims):
         )
 
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
-        log.error(
-            "queue %s: message %s could not be released: %s; its lock %s stays until this session ends",
-            claim.state.name,
-            claim.id,
-            error,
-            claim.lock,
-            extra=about(claim, self._transaction_id),
-        )
+        text = "queue %s: message %s could not be released: %s; its lock %s stays until this session ends"
+        log.error(text, claim.state.name, claim.id, error, claim.lock, extra=about(claim, self._transaction_id))
         del self._dispositions[claim]  # its lock still counts among this session's locks
 
     def _leave_out(self, claim: Claim, fate: ItemFate) -> None:

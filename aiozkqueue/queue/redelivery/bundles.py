@@ -265,7 +265,7 @@ def replacement(
         left, errors = state.messages(), state.errors()
         if len(left) > most:
             left = left[:most]
-            removed = [_reduction(paths, state, [message.position for message, _ in left])]
+            removed = [reduction(paths, state, [message.position for message, _ in left])]
         singles = [
             operation
             for message, attempts in left
@@ -291,7 +291,7 @@ def replacement(
     return [*removed, *singles]
 
 
-def _reduction(paths: QueuePaths, state: BundleState, positions: Sequence[int]) -> Operation:
+def reduction(paths: QueuePaths, state: BundleState, positions: Sequence[int]) -> Operation:
     """Return the operation that records that messages leave the bundle, and others remain."""
     path, read = paths.bundle_record(state.name.id), state.record
     record = BundleRecord("") if read is None else BundleRecord.decode(read.data)

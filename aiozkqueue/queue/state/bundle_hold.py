@@ -114,7 +114,6 @@ class BundleHold:
         "place",
         "size",
         "state",
-        "stuck",
         "suspended",
         "version",
     )
@@ -155,8 +154,6 @@ class BundleHold:
         """Whether the bundle cannot be deleted: another program has made znodes below it."""
         self.suspended: bool = False
         """Whether no message is delivered for a while, because this user may not write the record."""
-        self.stuck: bool = False
-        """Whether ZooKeeper refuses to store its messages as single items."""
         self._attempts: dict[int, int] = {}
         self._errors: dict[int, str | None] = {}
         self._changes = _Changes()
