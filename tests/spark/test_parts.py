@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DoubleType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -334,6 +335,26 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
         QueueStreamReader(variants, parse_options({**options, "content": "history"}))
     with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of type"):
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        StructField("n", LongType(), nullable=False),
+        StructField("names", ArrayType(StringType(), containsNull=False)),
+        StructField("order", StructType([StructField("n", LongType(), nullable=False)])),
+        StructField("_key", StringType(), nullable=False),
+        StructField("_corrupt_record", StringType(), nullable=False),
+    ],
+    ids=lambda column: column.name,
+)
+def test_a_column_that_may_be_null_but_is_declared_otherwise_is_refused_and_not_read_as_another_value(
+    options: dict[str, str], column: StructField
+) -> None:
+    ids = StructField("_id", StringType(), nullable=False)
+    RowLayout(StructType([ids, column]).toNullable().add("x", LongType()), parse_options(options))
+    with pytest.raises(zq.InvalidOptionError, match=f"column '{column.name}' is NOT NULL.*toNullable"):
+        RowLayout(StructType([ids, column]), parse_options(options))
 
 
 def test_rows_without_a_column_are_refused_and_not_dropped() -> None:
