@@ -81,7 +81,7 @@ class RowEncoder:
         self._body = "body" in kinds
         self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
-            msg = f"idColumn={id_column!r}: it must be a column of type string, int or bigint"
+            msg = f"idColumn={id_column!r}: it must be a column of type string, int or bigint, of {', '.join(kinds)}"
             raise InvalidOptionError(msg)
         self._encoders: dict[str, Callable[[object], object]] = {}
         if not self._body:
@@ -111,7 +111,7 @@ class RowEncoder:
                 text is not UTF-8.
         """
         try:
-            if self._body and batch.num_columns == 1:
+            if self._body and batch.num_columns == 1 and self._id is None:
                 return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
             rows = batch.to_pylist()
         except OverflowError as error:
@@ -127,7 +127,7 @@ class RowEncoder:
         if self._body:
             body = _bytes(values.pop("body"))
             if self._id is not None and self._id not in _OPTIONS:
-                del values[self._id]
+                values.pop(self._id, None)  # may be the payload itself
             options = {name: value for name, value in values.items() if value is not None}
             for name in _MAPS.keys() & options.keys():
                 options[name] = dict(cast("list[tuple[str, object]]", options[name]))

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 from opentelemetry.sdk.trace import TracerProvider
@@ -207,6 +208,21 @@ def test_two_concurrent_attempts_with_an_id_column_put_each_row_once(options: di
         first.finish()
         second.commit(second.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(50))
+
+
+def test_a_retried_task_whose_payload_is_its_id_puts_each_row_once(options: dict[str, str]) -> None:
+    letters = "abcdefghijklmnopqrst"
+    columns = StructType([StructField("body", StringType())])
+    rows = RowEncoder(columns, "body").rows(pa.RecordBatch.from_pydict({"body": list(letters)}))
+    with links(options, 2, idColumn="body") as (left, right):
+        left.call(Task(left, partition=1).part.add, rows[:10])  # it dies
+        successor = Task(right, run="second")
+        right.call(successor.part.add, rows)
+        successor.commit(successor.finish())
+    assert Counter(drained(options)) == Counter(letter.encode() for letter in letters)
+    keyed = StructType([*columns, StructField("key", StringType())])
+    (row,) = RowEncoder(keyed, "body").rows(pa.RecordBatch.from_pydict({"body": ["a"], "key": ["k"]}))
+    assert row == Row(b"a", {"key": "k"}, rows[0].mark)
 
 
 def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
