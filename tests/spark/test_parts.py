@@ -411,6 +411,19 @@ def test_a_field_of_the_payload_may_have_any_case(columns: list[str]) -> None:
     assert RowLayout(schema, parse_options({"hosts": "h:1", "queue": "q"})).of_message == {}
 
 
+@pytest.mark.parametrize("name", ["sessionTimeout", "connectTimeout", "outageTimeout", "putTimeout"])
+@pytest.mark.parametrize("value", ["1e300", "2e9", "nan", "-1", "", "5s"])
+def test_a_time_that_no_server_or_clock_can_count_is_refused_before_any_task(name: str, value: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=f"^{name}='{value}': give a number of seconds .* at most"):
+        parse_options({"hosts": "h:1", "queue": "q", name: value})
+
+
+@pytest.mark.parametrize("name", ["tlsCa", "tlsCert", "tlsKey", "authFile"])
+def test_an_empty_name_of_a_file_is_refused_and_not_ignored(name: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=f"^{name} is empty: name a file"):
+        parse_options({"hosts": "h:1", "queue": "q", "tlsCert": "c", name: ""})
+
+
 def test_an_option_without_effect_is_reported_with_its_uses(caplog: pytest.LogCaptureFixture) -> None:
     schema = StructType([StructField("body", BinaryType())])
     given = {"hosts": "h:1", "queue": "q", "PUTTIMEOUT": "5", "maxOffsetsPerTrigger": "7", "pushDown": "true"}
