@@ -85,6 +85,8 @@ if TYPE_CHECKING:
 
 #: Properties that are not stored in a message's own znode.
 _OF_LOCKS: Final = frozenset({"state", "attempt", "owner", "due"})
+#: Properties that every message has.
+_NEVER_NULL: Final = frozenset({"id"})
 #: Maximum length of the reason of a dead letter, characters.
 MOST_REASON: Final = 1000
 
@@ -134,14 +136,20 @@ class RowLayout:
                 if given != expected:  # whether a map may contain nulls does not matter
                     msg = f"column {field.name!r} must be {expected}, not {given}"
                     raise InvalidOptionError(msg)
+                if name not in _NEVER_NULL and not field.nullable:
+                    raise _null_possible(field.name)
                 self._makers.append(_from_message(name))
                 self.of_message[field.name] = name
             elif field.name == options.corrupt:
                 if not isinstance(field.dataType, StringType):
                     msg = f"the column of corrupt records, {field.name!r}, must be a string"
                     raise InvalidOptionError(msg)
+                if not field.nullable:
+                    raise _null_possible(field.name)
                 self._makers.append(lambda _values, _fields, corrupt: _text(corrupt))
             else:
+                if StructType([field]) != StructType([field]).toNullable():
+                    raise _null_possible(field.name)
                 self._fields[field.name] = decoder_of(field.dataType, field.name, zone_of(options.time_zone))
                 self._makers.append(_from_payload(field.name))
         #: Whether a column needs a message's lock or the record of its attempts.
@@ -204,6 +212,14 @@ def _require_case(names: Sequence[str], known: Mapping[str, DataType], corrupt: 
         if meant != name:
             msg = f"column {name!r}: the column for each message is `{meant}`, in exactly this case; rename it"
             raise InvalidOptionError(msg)
+
+
+def _null_possible(column: str) -> InvalidOptionError:
+    """Return the error for a column that is declared as never null. Spark would read a null in it as another value."""
+    return InvalidOptionError(
+        f"column {column!r} is NOT NULL, or has a field or element that is, but a message or its payload may lack the "
+        "value: pass schema.toNullable(), or leave NOT NULL out"
+    )
 
 
 def body_of(values: Mapping[str, object]) -> bytes | None:

@@ -42,9 +42,12 @@ _BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerTy
 
 
 _DATE: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?"
-_LOCAL: Final = re.compile(f"{_DATE}([T ]{_TIME})?")
-_MOMENT: Final = re.compile(f"{_DATE}([T ]{_TIME}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?")
+_MINUTE: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_SECOND: Final = f"{_MINUTE}:[0-5][0-9]([.][0-9]+)?"
+#: Java has offsets of up to 18 hours. Python has more, and reads ``+05:60`` as six hours.
+_OFFSET: Final = "(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)"
+_LOCAL: Final = re.compile(f"{_DATE}([T ]({_MINUTE}|{_SECOND}))?")
+_MOMENT: Final = re.compile(f"{_DATE}([T ]({_MINUTE}|{_SECOND}{_OFFSET}?))?")
 _DIGITS: Final = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?")
 #: More digits than Spark's largest decimal has, so that no digit is lost before the rounding.
 _EXACT: Final = Context(prec=80, rounding=ROUND_HALF_UP)

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import check_queue_name, check_root
+from aiozkqueue.moments import LONGEST_DELAY
 from aiozkqueue.zookeeper import parse_hosts
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ _LONGEST_ID: Final = 1024
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 #: As in Delta and in Spark's own limits: a signed number of 64 bits.
 _LARGEST: Final = 2**63 - 1
+#: ZooKeeper counts milliseconds in 31 bits.
+_LONGEST_SESSION: Final = 2_147_482.0
 _DIGITS: Final = re.compile("[0-9]{1,19}")
 _OFFSET: Final = re.compile("(?:GMT|UTC|UT)?([+-])([0-9]{1,2})(?::([0-5][0-9]))?|Z")
 
@@ -295,13 +298,13 @@ def _servers(options: Mapping[str, str]) -> Servers:
     return Servers(
         hosts=hosts,
         root=root,
-        session_timeout=_seconds(options, "sessionTimeout", 10.0),
+        session_timeout=_seconds(options, "sessionTimeout", 10.0, most=_LONGEST_SESSION),
         connect_timeout=_seconds(options, "connectTimeout", 15.0),
         outage_timeout=_seconds(options, "outageTimeout", 600.0),
-        tls_ca=options.get("tlsca"),
-        tls_cert=options.get("tlscert"),
-        tls_key=options.get("tlskey"),
-        auth_file=options.get("authfile"),
+        tls_ca=_file(options, "tlsCa"),
+        tls_cert=_file(options, "tlsCert"),
+        tls_key=_file(options, "tlsKey"),
+        auth_file=_file(options, "authFile"),
     )
 
 
@@ -343,7 +346,9 @@ def _size(options: Mapping[str, str], name: str) -> int | None:
     return size
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
+def _seconds(
+    options: Mapping[str, str], name: str, default: float, *, zero: bool = False, most: float = LONGEST_DELAY
+) -> float:
     value = options.get(name.lower())
     if value is None:
         return default
@@ -351,10 +356,18 @@ def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: boo
         number = float(value)
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf") or (number == 0 and not zero):
+    if not 0 <= number <= most or (number == 0 and not zero):
         least = "of at least" if zero else "greater than"
-        raise InvalidOptionError(f"{name}={value!r}: give a finite number of seconds {least} 0")
+        raise InvalidOptionError(f"{name}={value!r}: give a number of seconds {least} 0, at most {most:.0f}")
     return number
+
+
+def _file(options: Mapping[str, str], name: str) -> str | None:
+    """Return the path of a file. An empty one would be the working directory, or no certificate at all."""
+    value = options.get(name.lower())
+    if value is not None and not value.strip():
+        raise InvalidOptionError(f"{name} is empty: name a file, or leave the option out")
+    return value
 
 
 def _text(options: Mapping[str, str], name: str) -> str | None:

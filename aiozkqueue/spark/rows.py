@@ -7,6 +7,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -26,8 +27,6 @@ from .decoding import encoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-    import pyarrow as pa
 
 _OPTIONS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "key": (StringType,),
@@ -81,7 +80,7 @@ class RowEncoder:
         self._body = "body" in kinds
         self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
-            msg = f"idColumn={id_column!r}: it must be a column of type string, int or bigint"
+            msg = f"idColumn={id_column!r}: it must be a column of type string, int or bigint, of {', '.join(kinds)}"
             raise InvalidOptionError(msg)
         self._encoders: dict[str, Callable[[object], object]] = {}
         if not self._body:
@@ -111,9 +110,9 @@ class RowEncoder:
                 text is not UTF-8.
         """
         try:
-            if self._body and batch.num_columns == 1:
+            if self._body and batch.num_columns == 1 and self._id is None:
                 return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
-            rows = batch.to_pylist()
+            rows = _in_utc(batch).to_pylist()
         except OverflowError as error:
             msg = "a date or a time of a row is not in the years 1 to 9999: convert it to a string yourself"
             raise PayloadError(msg) from error
@@ -127,7 +126,7 @@ class RowEncoder:
         if self._body:
             body = _bytes(values.pop("body"))
             if self._id is not None and self._id not in _OPTIONS:
-                del values[self._id]
+                values.pop(self._id, None)  # may be the payload itself
             options = {name: value for name, value in values.items() if value is not None}
             for name in _MAPS.keys() & options.keys():
                 options[name] = dict(cast("list[tuple[str, object]]", options[name]))
@@ -140,6 +139,24 @@ class RowEncoder:
         except ValueError as error:
             msg = f"a row cannot be encoded as JSON: {error}"
             raise PayloadError(msg) from error
+
+
+def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same moments in UTC. They arrive in the session's time zone, whose name only Java may know."""
+    schema = pa.schema([field.with_type(_type_in_utc(field.type)) for field in batch.schema])
+    return batch if schema == batch.schema else batch.cast(schema)
+
+
+def _type_in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_type_in_utc(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    return kind
 
 
 def _require_columns(names: Collection[str]) -> None:

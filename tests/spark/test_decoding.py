@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
+NESTED = ArrayType(StructType([StructField("m", MapType(StringType(), TimestampType()))]))
 ZONE = "America/New_York"
 DECIMALS = [
     *("12.345", "12.335", "0.125", "-0.125", "0.005", "1e3", "1E-400", "1", '"12.345"', '"abc"', "true", "NaN", "1e40"),
@@ -66,6 +67,9 @@ VALUES = {
         *('"2026-01-02T03:04:05"', '"2026-07-02 03:04:05"', '"2026-01-02"', '"2026-01-02T03:04"', '"x"'),
         *('"2026-01-02T03:04:05Z"', '"2026-01-02T03:04:05.123456789+02:00"', '"20260102T030405Z"'),
         *('"2026-03-08T02:30:00"', '"2026-11-01T01:30:00"'),
+        *('"2026-01-02T03:04:05+18:00"', '"2026-01-02T03:04:05-1800"', '"2026-01-02T03:04:05+17:59"'),
+        *('"2026-01-02T03:04:05+18:01"', '"2026-01-02T03:04:05-19"', '"2026-01-02T03:04:05+05:60"'),
+        *('"2026-01-02T03:04:05-05"', '"2026-01-02T03:04Z"', '"2026-01-02T24:00:00"', '"2026-01-02T03:60:00Z"'),
     ],
     "timestamp_ntz": ['"2026-01-02T03:04:05.5"', '"2026-01-02T03:04:05Z"', '"2026-01-02T03:04:05+02:00"', "1"],
     "array<decimal(5,1)>": ["[1.25,null]", "1", "[]", '["a"]'],
@@ -177,6 +181,25 @@ def test_a_time_is_written_in_utc_and_read_back_whatever_its_zone_and_year() -> 
     assert payloads == [b'{"v": "1880-01-01T04:56:02+00:00"}', b'{"v": "2026-07-01T00:00:00+00:00"}']
     decoders = {"v": decoder_of(TimestampType(), "v")}
     assert [decode_object(payload, decoders)["v"] for payload in payloads] == times
+
+
+@pytest.mark.parametrize("zone", ["GMT+2", "UTC-03:00", "Z", "PST", "America/New_York", "Asia/Tokyo"])
+def test_a_time_is_written_in_each_time_zone_that_a_spark_session_accepts(zone: str) -> None:
+    first, last = "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999+00:00"
+    moments = [datetime.fromisoformat(text) for text in (first, last)]
+    kind = pa.timestamp("us", zone)
+    nested = pa.list_(pa.struct([("m", pa.map_(pa.string(), kind))]))
+    types = StructType([StructField("at", TimestampType()), StructField("nested", NESTED)])
+    columns = {
+        "at": pa.array(moments, pa.timestamp("us", "UTC")).cast(kind),
+        "nested": pa.array([[{"m": [("k", moment)]}] for moment in [0, 0]], nested),
+    }
+    rows = RowEncoder(types).rows(pa.RecordBatch.from_pydict(columns))
+    assert [json.loads(row.body)["at"] for row in rows] == [first, last]
+    assert json.loads(rows[0].body)["nested"] == [{"m": {"k": "1970-01-01T00:00:00+00:00"}}]
+    puts = StructType([StructField("body", StringType()), StructField("at", TimestampType())])
+    put_at = RowEncoder(puts).rows(pa.RecordBatch.from_pydict({"body": ["a", "b"], "at": columns["at"]}))
+    assert [row.options["at"] for row in put_at] == moments
 
 
 def test_a_small_decimal_is_written_in_digits() -> None:

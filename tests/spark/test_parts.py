@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 from opentelemetry.sdk.trace import TracerProvider
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DoubleType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -208,6 +210,21 @@ def test_two_concurrent_attempts_with_an_id_column_put_each_row_once(options: di
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(50))
 
 
+def test_a_retried_task_whose_payload_is_its_id_puts_each_row_once(options: dict[str, str]) -> None:
+    letters = "abcdefghijklmnopqrst"
+    columns = StructType([StructField("body", StringType())])
+    rows = RowEncoder(columns, "body").rows(pa.RecordBatch.from_pydict({"body": list(letters)}))
+    with links(options, 2, idColumn="body") as (left, right):
+        left.call(Task(left, partition=1).part.add, rows[:10])  # it dies
+        successor = Task(right, run="second")
+        right.call(successor.part.add, rows)
+        successor.commit(successor.finish())
+    assert Counter(drained(options)) == Counter(letter.encode() for letter in letters)
+    keyed = StructType([*columns, StructField("key", StringType())])
+    (row,) = RowEncoder(keyed, "body").rows(pa.RecordBatch.from_pydict({"body": ["a"], "key": ["k"]}))
+    assert row == Row(b"a", {"key": "k"}, rows[0].mark)
+
+
 def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
     options: dict[str, str],
 ) -> None:
@@ -336,6 +353,26 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        StructField("n", LongType(), nullable=False),
+        StructField("names", ArrayType(StringType(), containsNull=False)),
+        StructField("order", StructType([StructField("n", LongType(), nullable=False)])),
+        StructField("_key", StringType(), nullable=False),
+        StructField("_corrupt_record", StringType(), nullable=False),
+    ],
+    ids=lambda column: column.name,
+)
+def test_a_column_that_may_be_null_but_is_declared_otherwise_is_refused_and_not_read_as_another_value(
+    options: dict[str, str], column: StructField
+) -> None:
+    ids = StructField("_id", StringType(), nullable=False)
+    RowLayout(StructType([ids, column]).toNullable().add("x", LongType()), parse_options(options))
+    with pytest.raises(zq.InvalidOptionError, match=f"column '{column.name}' is NOT NULL.*toNullable"):
+        RowLayout(StructType([ids, column]), parse_options(options))
+
+
 def test_rows_without_a_column_are_refused_and_not_dropped() -> None:
     """Spark passes such rows without their number."""
     with pytest.raises(zq.InvalidOptionError, match="the rows have no column"):
@@ -372,6 +409,19 @@ def test_a_column_of_messages_in_another_case_is_refused_and_not_read_as_null(
 def test_a_field_of_the_payload_may_have_any_case(columns: list[str]) -> None:
     schema = StructType([StructField(column, StringType()) for column in columns])
     assert RowLayout(schema, parse_options({"hosts": "h:1", "queue": "q"})).of_message == {}
+
+
+@pytest.mark.parametrize("name", ["sessionTimeout", "connectTimeout", "outageTimeout", "putTimeout"])
+@pytest.mark.parametrize("value", ["1e300", "2e9", "nan", "-1", "", "5s"])
+def test_a_time_that_no_server_or_clock_can_count_is_refused_before_any_task(name: str, value: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=f"^{name}='{value}': give a number of seconds .* at most"):
+        parse_options({"hosts": "h:1", "queue": "q", name: value})
+
+
+@pytest.mark.parametrize("name", ["tlsCa", "tlsCert", "tlsKey", "authFile"])
+def test_an_empty_name_of_a_file_is_refused_and_not_ignored(name: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=f"^{name} is empty: name a file"):
+        parse_options({"hosts": "h:1", "queue": "q", "tlsCert": "c", name: ""})
 
 
 def test_an_option_without_effect_is_reported_with_its_uses(caplog: pytest.LogCaptureFixture) -> None:
