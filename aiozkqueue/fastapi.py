@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from aiozkqueue.app import App
 from aiozkqueue.arguments import required_seconds
+from aiozkqueue.disconnection import is_disconnected
 from aiozkqueue.errors import (
     AlreadyExistsError,
     ConnectionLostError,
@@ -153,7 +154,13 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
     """
     limit = required_seconds(commit_timeout, "commit_timeout")
 
-    async def transaction(request: Request, session: SessionDep) -> AsyncIterator[Transaction]:
+    async def transaction(connection: HTTPConnection, session: SessionDep) -> AsyncIterator[Transaction]:
+        if not isinstance(connection, Request):
+            msg = (
+                "a WebSocket has no response that a transaction could precede: use SessionDep, and "
+                "`async with session.transaction() as tx:` for the messages that belong together"
+            )
+            raise InvalidOptionError(msg)
         if not _connected(session):
             msg = "there is no connection to ZooKeeper now; nothing was sent; try again later"
             raise ConnectionLostError(msg)
@@ -161,7 +168,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
             yield tx
             if tx.outcome is not Outcome.OPEN:
                 return
-            if await request.is_disconnected():
+            if await is_disconnected(connection):
                 await tx.rollback(delay=0)
                 raise HTTPException(_CLIENT_GONE, "the client has gone; its transaction was rolled back")
             await tx.commit(timeout=limit if _connected(session) else 0)
