@@ -266,10 +266,15 @@ async def test_messages_of_a_poll_cut_off_behind_a_middleware_are_released(
         receives.append(receive)
         await outer(scope, receive, send)
 
+    @asynccontextmanager
+    async def running(_: Starlette) -> AsyncIterator[None]:
+        async with service.router.lifespan_context(service):
+            yield
+
     outer = Starlette(
         routes=[Mount("/queues", service)],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=passed)],
-        lifespan=lambda _: service.router.lifespan_context(service),
+        lifespan=running,
     )
     await session.queue("q").put(b"1")
     monkeypatch.setattr(MessagesResponse, "_parts", late)

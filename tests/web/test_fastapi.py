@@ -412,6 +412,65 @@ async def test_a_transaction_of_a_websocket_is_refused_with_advice(session: zq.Q
         await app(scope, receive, send)
 
 
+@pytest.mark.parametrize(
+    ("error", "accepted", "extension", "sent"),
+    [
+        (zq.NotCommittedError, True, True, {"type": "websocket.close", "code": 1013}),
+        (zq.OutcomeUnknownError, True, True, {"type": "websocket.close", "code": 1011}),
+        (zq.NotCommittedError, False, False, {"type": "websocket.close", "code": 1013}),
+        (zq.NotCommittedError, False, True, {"type": "websocket.http.response.start", "status": 503}),
+    ],
+)
+async def test_an_error_in_a_websocket_closes_it_with_a_code_that_shows_the_client_how_to_react(
+    error: type[QueueError], sent: dict[str, object], *, accepted: bool, extension: bool
+) -> None:
+    app = FastAPI(exception_handlers=error_handlers)
+    messages: list[Message] = []
+
+    @app.websocket("/")
+    async def talk(websocket: WebSocket) -> None:
+        if accepted:
+            await websocket.accept()
+        raised = error.__new__(error)
+        vars(raised).update(transaction_id="transaction")
+        raise raised
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "subprotocols": [], "state": {}}
+    await app({**scope, "extensions": {"websocket.http.response": {}} if extension else {}}, receive, send)
+    answers = [message for message in messages if message["type"] != "websocket.accept"]
+    assert sent.items() <= answers[0].items()
+    assert ("reason" in answers[0]) == (sent["type"] == "websocket.close")
+
+
+async def test_an_error_in_a_websocket_whose_client_has_left_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI(exception_handlers=error_handlers)
+    received: deque[Message] = deque([{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1001}])
+    messages: list[Message] = []
+
+    @app.websocket("/")
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.receive()
+        raise zq.NotCommittedError("the queue is full")
+
+    async def receive() -> Message:
+        return received.popleft()
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "subprotocols": [], "state": {}}
+    await app(scope, receive, send)
+    assert [message["type"] for message in messages] == ["websocket.accept"]
+    assert "the queue is full" in caplog.text
+
+
 async def test_a_request_that_is_cancelled_is_rolled_back(
     session: zq.QueueSession, calling: Calling, locks: Locks
 ) -> None:
