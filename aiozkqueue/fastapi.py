@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from aiozkqueue.app import App
 from aiozkqueue.arguments import required_seconds
+from aiozkqueue.disconnection import is_disconnected
 from aiozkqueue.errors import (
     AlreadyExistsError,
     ConnectionLostError,
@@ -37,9 +38,10 @@ from aiozkqueue.session.transaction import Transaction
 from aiozkqueue.zookeeper import State
 
 with needs("fastapi"):
-    from fastapi import Depends, HTTPException, Request
+    from fastapi import Depends, HTTPException, Request, WebSocket
     from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI reads annotations at run time
-    from starlette.responses import JSONResponse
+    from starlette.responses import JSONResponse, Response
+    from starlette.websockets import WebSocketState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from starlette.applications import Starlette
-    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.session.connect import ConnectOptions
@@ -70,6 +72,10 @@ log: Final = logging.getLogger(__name__)
 _STATE: Final = "aiozkqueue_session"
 #: The status that nginx logs for a client that has disconnected. Only the access log shows it.
 _CLIENT_GONE: Final = 499
+_UNAVAILABLE: Final = 503
+#: The codes with which a WebSocket is closed, of RFC 6455 and its registry.
+_INTERNAL_ERROR: Final = 1011
+_TRY_AGAIN_LATER: Final = 1013
 #: Seconds after which a client should repeat a request that was not applied.
 _RETRY_AFTER: Final = "1"
 
@@ -153,7 +159,13 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
     """
     limit = required_seconds(commit_timeout, "commit_timeout")
 
-    async def transaction(request: Request, session: SessionDep) -> AsyncIterator[Transaction]:
+    async def transaction(connection: HTTPConnection, session: SessionDep) -> AsyncIterator[Transaction]:
+        if not isinstance(connection, Request):
+            msg = (
+                "a WebSocket has no response that a transaction could precede: use SessionDep, and "
+                "`async with session.transaction() as tx:` for the messages that belong together"
+            )
+            raise InvalidOptionError(msg)
         if not _connected(session):
             msg = "there is no connection to ZooKeeper now; nothing was sent; try again later"
             raise ConnectionLostError(msg)
@@ -161,7 +173,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
             yield tx
             if tx.outcome is not Outcome.OPEN:
                 return
-            if await request.is_disconnected():
+            if await is_disconnected(connection):
                 await tx.rollback(delay=0)
                 raise HTTPException(_CLIENT_GONE, "the client has gone; its transaction was rolled back")
             await tx.commit(timeout=limit if _connected(session) else 0)
@@ -178,35 +190,62 @@ TransactionDep = Annotated[Transaction, in_transaction()]
 """A transaction for one request; see `in_transaction`."""
 
 
+class _Close(Response):
+    """The end of a WebSocket that was accepted, which can have no HTTP response."""
+
+    def __init__(self, websocket: WebSocket, instead: JSONResponse, reason: str) -> None:
+        super().__init__()
+        self._websocket = websocket
+        self._code = _TRY_AGAIN_LATER if instead.status_code == _UNAVAILABLE else _INTERNAL_ERROR
+        self._reason = reason
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Close the WebSocket, unless its client or the endpoint has."""
+        del scope, receive, send
+        if WebSocketState.DISCONNECTED not in {self._websocket.client_state, self._websocket.application_state}:
+            await self._websocket.close(self._code, self._reason)
+
+
+def _response(
+    connection: HTTPConnection,
+    error: Exception,
+    status: int,
+    body: dict[str, str],
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Log an error, and return the response for its client."""
+    # No other code logs an error that has a handler.
+    # The path may contain anything, including control characters of terminals.
+    log.warning("%r %r: %s", connection.scope.get("method", "WEBSOCKET"), connection.url.path, error)
+    response = JSONResponse(body, status, headers)
+    if isinstance(connection, WebSocket) and (
+        connection.application_state is not WebSocketState.CONNECTING
+        or "websocket.http.response" not in connection.scope.get("extensions", {})
+    ):
+        return _Close(connection, response, body["detail"])
+    return response
+
+
 def _problem_handler(status: int, detail: str, headers: dict[str, str] | None = None) -> Handler:
     async def handler(request: Request, error: Exception) -> Response:
-        _note(request, error)
-        return JSONResponse({"detail": detail}, status, headers)
+        return _response(request, error, status, {"detail": detail}, headers)
 
     return handler
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    _note(request, error)
     detail = "whether this was applied is not known yet; do not simply send it again"
     transaction_id = error.transaction_id if isinstance(error, OutcomeUnknownError) else ""
-    return JSONResponse({"detail": detail, "transaction_id": transaction_id}, 504)
+    return _response(request, error, 504, {"detail": detail, "transaction_id": transaction_id})
 
 
 async def _no_reply(request: Request, error: Exception) -> Response:
-    _note(request, error)
     detail = "there was no reply in time; the call may still be handled; do not simply send it again"
     message_id = error.message_id if isinstance(error, NoReplyError) else ""
-    return JSONResponse({"detail": detail, "message_id": message_id}, 504)
+    return _response(request, error, 504, {"detail": detail, "message_id": message_id})
 
 
-def _note(request: Request, error: Exception) -> None:
-    # No other code logs an error that has a handler.
-    # The path may contain anything, including control characters of terminals.
-    log.warning("%r %r: %s", request.method, request.url.path, error)
-
-
-_TRY_AGAIN = _problem_handler(503, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
+_TRY_AGAIN = _problem_handler(_UNAVAILABLE, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
 _NOT_FOUND = _problem_handler(404, "it does not exist; nothing was applied")
 
 error_handlers: Final[dict[int | type[Exception], Handler]] = {
@@ -229,6 +268,7 @@ error_handlers: Final[dict[int | type[Exception], Handler]] = {
 
 503 with ``Retry-After`` if repeating the request is safe, 404 for a name that does not exist, 409 for one that exists
 already, a unique key that is taken, or a queue in use, 413 for a message or a transaction that is too large, 504 if the
-outcome of the commit or the reply to a call is not known in time. All other errors, such as those of options, types and
+outcome of the commit or the reply to a call is not known in time. A WebSocket that was accepted is closed with the code
+1013 instead of 503, and with 1011 instead of the others. All other errors, such as those of options, types and
 access rights, get 500, because the client cannot correct them. The texts name no queue and no server.
 """

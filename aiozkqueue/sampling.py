@@ -111,6 +111,7 @@ class Sampler:
         self._history: dict[str, deque[Sample]] = {}
         self._latest: dict[str, Sample] = {}
         self._unreadable: dict[str, str] = {}
+        self._omitted: list[str] = []
         self._slow: dict[str, float] = {}
         self._listed: dict[tuple[str, str], tuple[float, int]] = {}
         self._oldest: dict[str, tuple[float, Oldest | None]] = {}
@@ -142,7 +143,8 @@ class Sampler:
             start = time.monotonic()
             if start - self._sampled_at < age:
                 return
-            names = await self._names()
+            known = await self._names()
+            names = known[:MOST_QUEUES]
             samples: dict[str, Sample] = {}
             unreadable: dict[str, str] = {}
             for name in names:
@@ -152,7 +154,7 @@ class Sampler:
                     unreadable[name] = str(error)
             for name in sorted(unreadable.keys() - self._unreadable.keys()):
                 log.warning("%s", unreadable[name], extra={"queue": name})
-            self._latest, self._unreadable = samples, unreadable
+            self._latest, self._unreadable, self._omitted = samples, unreadable, known[MOST_QUEUES:]
             self._listed = {key: counted for key, counted in self._listed.items() if key[0] in samples}
             self._oldest = {name: oldest for name, oldest in self._oldest.items() if name in samples}
             self._bundles = {name: bundles for name, bundles in self._bundles.items() if name in samples}
@@ -188,6 +190,11 @@ class Sampler:
         """The reasons why queues could not be read the last time, by name."""
         return self._unreadable
 
+    @property
+    def omitted(self) -> Sequence[str]:
+        """The names of the queues beyond the first `MOST_QUEUES`, which are not sampled."""
+        return self._omitted
+
     def history(self, name: str) -> Sequence[Sample]:
         """Return the samples of a queue, the oldest first."""
         return tuple(self._history.get(name, ()))
@@ -207,9 +214,9 @@ class Sampler:
     async def _names(self) -> list[str]:
         runtime = core_of(self._session)
         if self._queues is not None:
-            return sorted(self._queues())[:MOST_QUEUES]
+            return sorted(self._queues())
         names = sorted(await below(runtime.zookeeper, runtime.root))
-        return [name for name in names if _is_queue(name)][:MOST_QUEUES]
+        return [name for name in names if _is_queue(name)]
 
     async def _try(self, name: str) -> Sample:
         """Return a sample of a queue. Raises: UnreadableError; as `sample_all` if ZooKeeper is unreachable."""

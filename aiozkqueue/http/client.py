@@ -64,8 +64,9 @@ REFUSED_KEPT: Final = 1000
 LONGEST_DELAY: Final = 1.0
 _GOES_ON: Final = 202
 _SERVER_TROUBLE: Final = 500
-_BAD: Final = 400
 _FORBIDDEN: Final = 403
+#: The maximum number of characters of a response in the text of an error.
+_SHOWN: Final = 500
 
 
 class ServiceError(QueueError):
@@ -226,7 +227,7 @@ class QueueServiceClient:
             raise InvalidOptionError(msg)
         self._kind = Kind.DEDUPQ if dedup else Kind.QUEUE
         self._timeout = required_seconds(timeout, "timeout")
-        if key is not None and not (isinstance(cast("object", key), str) and key.isascii() and key.isprintable()):
+        if key is not None and not _is_key(key):
             msg = "invalid API key: give one that `aiozkqueue keys create` made"
             raise InvalidOptionError(msg)
         self._http = httpx.AsyncClient(headers={} if key is None else {"X-BV-API-Key": key}, transport=transport)
@@ -247,7 +248,7 @@ class QueueServiceClient:
 
     async def send(self, queue: str, message: JsonValue) -> None:
         """Put a message, which may be any JSON. Raises: PayloadError: it is not JSON; ServiceError."""
-        await self._request("POST", f"{_part(queue)}/send", content=_json(message))
+        await self._command("POST", f"{_part(queue)}/send", content=_json(message))
 
     async def send_all(
         self, queue: str | Mapping[str, Sequence[JsonValue]], messages: Sequence[JsonValue] | None = None
@@ -263,7 +264,7 @@ class QueueServiceClient:
             if messages is None:
                 msg = f"send_all({queue!r}): give the messages, or a mapping of queues to their messages"
                 raise InvalidOptionError(msg)
-            await self._request("POST", f"{_part(queue)}/sendbatch", content=_json(_listed(queue, messages)))
+            await self._command("POST", f"{_part(queue)}/sendbatch", content=_json(_listed(queue, messages)))
         else:
             if messages is not None:
                 msg = "send_all takes messages= with one queue only; a mapping of queues holds its messages"
@@ -272,7 +273,7 @@ class QueueServiceClient:
                 msg = f"send_all takes a queue, or a mapping of queues to their messages, not {type(queue).__name__}"
                 raise InvalidOptionError(msg)
             batches: dict[str, JsonValue] = {_name(name): _listed(name, batch) for name, batch in queue.items()}
-            await self._request("POST", "_sendbatch", content=_json(batches))
+            await self._command("POST", "_sendbatch", content=_json(batches))
 
     async def poll(
         self, queue: str, claim_ttl: Seconds = 30, limit: int = 10, *, wait: Seconds = 0
@@ -284,23 +285,23 @@ class QueueServiceClient:
         Raises: InvalidOptionError, ServiceError.
         """
         waiting = ceil(required_seconds(wait, "wait"))
-        parameters = {"ttl": _whole(claim_ttl), "limit": limit, **({"wait": waiting} if waiting else {})}
+        parameters = {"ttl": _whole(claim_ttl), "limit": _limit(limit), **({"wait": waiting} if waiting else {})}
         return _messages(await self._request("GET", f"{_part(queue)}/poll", parameters, server_wait=waiting))
 
     async def peek(self, queue: str, limit: int = 10) -> list[ServiceMessage]:
-        """Show messages, including claimed ones. Raises: ServiceError."""
-        return _messages(await self._request("GET", f"{_part(queue)}/peek", {"limit": limit}))
+        """Show messages, including claimed ones. Raises: InvalidOptionError, ServiceError."""
+        return _messages(await self._request("GET", f"{_part(queue)}/peek", {"limit": _limit(limit)}))
 
     async def acknowledge(self, queue: str, message_ids: Collection[str]) -> None:
         """Remove polled messages. The call may be repeated. Raises: InvalidOptionError, ServiceError."""
-        await self._request("POST", f"{_part(queue)}/ack", content=_ids(message_ids))
+        await self._command("POST", f"{_part(queue)}/ack", content=_ids(message_ids))
 
     async def renew(self, queue: str, message_ids: Collection[str], claim_ttl: Seconds = 30) -> None:
         """Extend claims to ``claim_ttl`` seconds from now, rounded up to whole seconds; 0 ends them.
 
         Raises: InvalidOptionError, ServiceError.
         """
-        await self._request("POST", f"{_part(queue)}/renew", {"ttl": _whole(claim_ttl)}, content=_ids(message_ids))
+        await self._command("POST", f"{_part(queue)}/renew", {"ttl": _whole(claim_ttl)}, content=_ids(message_ids))
 
     # -- queues
 
@@ -309,8 +310,8 @@ class QueueServiceClient:
         return _number(await self._request("GET", f"{_part(queue)}/size"))
 
     async def get_message_count_up_to(self, queue: str, limit: int) -> int:
-        """Count the messages, exactly up to ``limit``. Raises: ServiceError."""
-        return _number(await self._request("GET", f"{_part(queue)}/size", {"limit": limit}))
+        """Count the messages, exactly up to ``limit``. Raises: InvalidOptionError, ServiceError."""
+        return _number(await self._request("GET", f"{_part(queue)}/size", {"limit": _limit(limit)}))
 
     async def get_claim_count(self, queue: str) -> int:
         """Count the claimed messages. Raises: ServiceError."""
@@ -318,30 +319,44 @@ class QueueServiceClient:
 
     async def unclaim_all(self, queue: str) -> None:
         """End all claims. Raises: ServiceError."""
-        await self._request("POST", f"{_part(queue)}/unclaimall")
+        await self._command("POST", f"{_part(queue)}/unclaimall")
 
     async def purge(self, queue: str) -> None:
         """Remove all messages and wait for the end. Raises: ServiceError: some may be left; call it again."""
-        while (await self._send("DELETE", _part(queue))).status_code == _GOES_ON:
+        while await self._command("DELETE", _part(queue)) == _GOES_ON:
             pass  # the server lets each request wait for some seconds
 
     async def move_async(self, source: str, target: str) -> str:
         """Start a move of all messages to another queue, and return its reference. Raises: ServiceError."""
         answer = await self._request("POST", "_move", {"from": _name(source), "to": _name(target)})
         if not isinstance(answer, dict) or not isinstance(reference := answer.get("id"), str):
-            msg = f"the response to a move has no reference: {answer!r}"
+            msg = f"the response to a move has no reference: {_shown(answer)}"
             raise ServiceError(msg)
         return reference
 
     async def get_move_status(self, reference: str) -> ServiceMove:
         """Return the state of a move. Raises: UnknownMoveReferenceError, ServiceError."""
         answer = await self._request("GET", f"_move/{_part(reference, 'reference')}")
-        if not isinstance(answer, dict):
-            msg = f"the status of a move is not an object: {answer!r}"
-            raise ServiceError(msg)
-        return ServiceMove(str(answer.get("from")), str(answer.get("to")), str(answer.get("status")))
+        match answer:
+            case {"from": str(source), "to": str(target), "status": str(status)}:
+                return ServiceMove(source, target, status)
+            case _:
+                msg = f"the response is not the status of a move: {_shown(answer)}"
+                raise ServiceError(msg)
 
     # -- inside
+
+    async def _command(
+        self, method: str, path: str, parameters: Mapping[str, str | int] | None = None, *, content: bytes | None = None
+    ) -> int:
+        """Send a request that changes something; return the status. Raises: ServiceError: no service confirms it."""
+        response = await self._send(method, path, parameters, content=content)
+        match _answer(response):
+            case {"success": True}:
+                return response.status_code
+            case answer:
+                msg = f"{_request_line(response)}: the response does not confirm it: {_shown(answer)}"
+                raise ServiceError(msg, response.status_code)
 
     async def _request(
         self,
@@ -394,7 +409,7 @@ class QueueServiceClient:
                 trouble = ServiceUnavailableError(f"{method} {url}/{path}: {error!r}")
                 trouble.__cause__ = error
                 continue
-            if response.status_code < _BAD:
+            if response.is_success:
                 return response
             trouble = _error_of(response)
             if response.status_code < _SERVER_TROUBLE:
@@ -409,35 +424,47 @@ def _error_of(response: httpx.Response) -> ServiceError:
         kind = ServiceUnavailableError
     elif response.status_code == _FORBIDDEN:
         kind = UnauthorizedError
-    text = response.text[:500]
-    sent = response.request.url.raw_path.partition(b"?")[0].decode("ascii")
-    request_line = f"{response.request.method} {sent}"
-    return kind(f"{request_line}: {response.status_code} {text}", response.status_code)
+    text = response.text[:_SHOWN]
+    if response.has_redirect_location:
+        text = "redirects elsewhere; give the address of the service itself"
+    return kind(f"{_request_line(response)}: {response.status_code} {text}", response.status_code)
+
+
+def _request_line(response: httpx.Response) -> str:
+    """Return the method and the path of a request, without the query."""
+    return f"{response.request.method} {response.request.url.raw_path.partition(b'?')[0].decode('ascii')}"
 
 
 def _answer(response: httpx.Response) -> JsonValue:
     try:
         answer: JsonValue = response.json()
     except ValueError as error:
-        msg = f"{response.request.method} {response.request.url.path}: the response is not JSON"
+        msg = f"{_request_line(response)}: the response is not JSON"
         raise ServiceError(msg, response.status_code) from error
     return answer
 
 
 def _number(answer: JsonValue) -> int:
     if type(answer) is not int:
-        msg = f"the response is not a number: {answer!r}"
+        msg = f"the response is not a number: {_shown(answer)}"
         raise ServiceError(msg)
     return answer
 
 
 def _messages(answer: JsonValue) -> list[ServiceMessage]:
-    if not isinstance(answer, list):
-        msg = f"messages are not an array: {answer!r}"
-        raise ServiceError(msg)
-    return [
-        ServiceMessage(str(message["id"]), message.get("payload")) for message in answer if isinstance(message, dict)
-    ]
+    messages: list[ServiceMessage] = []
+    for message in answer if isinstance(answer, list) else [None]:
+        match message:
+            case {"id": str(id), "payload": payload}:
+                messages.append(ServiceMessage(id, payload))
+            case _:
+                msg = f"the response is not an array of messages: {_shown(answer)}"
+                raise ServiceError(msg)
+    return messages
+
+
+def _shown(answer: JsonValue) -> str:
+    return repr(answer)[:_SHOWN]
 
 
 def _name(name: str, what: str = "queue") -> str:
@@ -489,5 +516,22 @@ def _listed(queue: str, messages: Sequence[JsonValue]) -> list[JsonValue]:
     return list(collection(messages, f"queue {queue!r}: send_all", "messages"))
 
 
+def _limit(value: int) -> int:
+    """Return a number of messages that can be sent; the server checks its range. Raises: InvalidOptionError."""
+    if isinstance(value, bool) or not isinstance(cast("object", value), int):
+        msg = f"limit={value!r}: give an integer"
+        raise InvalidOptionError(msg)
+    return int(value)
+
+
 def _ids(message_ids: Collection[str]) -> bytes:
-    return _json([*collection(message_ids, "message_ids", "message ids")])
+    ids = [*collection(message_ids, "message_ids", "message ids")]
+    for given in ids:
+        if not isinstance(cast("object", given), str):
+            msg = f"message_ids: give the `id` of each message, a str, not {type(cast('object', given)).__name__}"
+            raise InvalidOptionError(msg)
+    return _json([*ids])
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and bool(key) and key.isascii() and key.isprintable() and " " not in key

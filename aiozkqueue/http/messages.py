@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from aiozkqueue.disconnection import is_disconnected
+
 from .core.limits import SLICE
 from .core.service import as_json
 
@@ -47,7 +49,7 @@ class MessagesResponse(Response):
         if self._undelivered is None:
             await self._send(parts, send)
         elif gone is None:  # another server than ours, which can only be asked before the response
-            await (self._undelivered() if await Request(scope, receive).is_disconnected() else self._send(parts, send))
+            await (self._undelivered() if await is_disconnected(Request(scope, receive)) else self._send(parts, send))
         else:
             await self._deliver(parts, send, gone, self._undelivered)
 

@@ -99,26 +99,27 @@ class Consumer(Generic[T]):
         self._runtime.check()
         if self._prefetcher.asking:
             self._answer_outdated = True
-        if self._handling is None:
-            await self._settle_current()
-        else:
-            await self._end_handling()
-        self._report()
-        while not self._stopped:
-            claim = await self._next_claim()
-            if claim is None:
-                if not await self._may_have_more():
-                    break
-                self._report()
-                continue
-            try:
-                delivered = deliver_claims_now(self._runtime, self._queue, [claim])
-                if delivered is None:
-                    delivered = await deliver_claims(self._runtime, self._queue, [claim])
-            except SessionExpiredError:
-                continue  # it is redelivered; a loop outlives its ZooKeeper sessions
-            if delivered:
-                return self._begin(claim)
+        try:
+            await (self._settle_current() if self._handling is None else self._end_handling())
+            self._report()
+            while not self._stopped:
+                claim = await self._next_claim()
+                if claim is None:
+                    if not await self._may_have_more():
+                        break
+                    self._report()
+                    continue
+                try:
+                    delivered = deliver_claims_now(self._runtime, self._queue, [claim])
+                    if delivered is None:
+                        delivered = await deliver_claims(self._runtime, self._queue, [claim])
+                except SessionExpiredError:
+                    continue  # it is redelivered; a loop outlives its ZooKeeper sessions
+                if delivered:
+                    return self._begin(claim)
+        except asyncio.CancelledError:
+            self._prefetcher.abandon()  # the loop may never be closed; if it continues, it claims again
+            raise
         await self.aclose()
         raise StopAsyncIteration
 

@@ -19,6 +19,7 @@ from aiozkqueue.http.client import (
     QueueServiceClient,
     RegisteredHosts,
     ServiceError,
+    ServiceMessage,
     ServiceMove,
     ServiceUnavailableError,
     UnauthorizedError,
@@ -146,7 +147,7 @@ def test_an_invalid_server_address_is_refused_at_once(address: Any) -> None:
         QueueServiceClient(address)
 
 
-@pytest.mark.parametrize("key", [5, b"key", "\u00e9", "a\nb", ["key"]])
+@pytest.mark.parametrize("key", [5, b"key", "\u00e9", "a\nb", ["key"], "", " ", "key ", "a key"])
 def test_an_invalid_key_is_refused_at_once(key: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="invalid API key"):
         QueueServiceClient("http://one", key=key)
@@ -232,7 +233,7 @@ async def test_durations_are_rounded_up_to_whole_seconds(asked: float | timedelt
 
     def answer(request: httpx.Request) -> httpx.Response:
         urls.append(request.url)
-        return httpx.Response(200, json=[])
+        return httpx.Response(200, json=[] if request.method == "GET" else {"success": True})
 
     async with QueueServiceClient("http://one", transport=httpx.MockTransport(answer)) as queues:
         await queues.poll("q", claim_ttl=asked, wait=asked)
@@ -255,6 +256,29 @@ async def test_an_argument_that_is_not_a_collection_is_refused_before_it_is_sent
         for call in calls:
             with pytest.raises(zq.InvalidOptionError):
                 await call
+    assert unused.asked == []
+
+
+@pytest.mark.parametrize("limit", [None, "3", 2.5, True, [1]])
+async def test_a_limit_that_is_not_an_integer_is_refused_before_it_is_sent(limit: Any) -> None:
+    unused = _Flaky()
+    async with QueueServiceClient("http://one", transport=unused) as queues:
+        for call in (
+            queues.poll("q", limit=limit),
+            queues.peek("q", limit),
+            queues.get_message_count_up_to("q", limit),
+        ):
+            with pytest.raises(zq.InvalidOptionError, match="limit="):
+                await call
+    assert unused.asked == []
+
+
+async def test_messages_in_place_of_their_ids_are_refused_before_they_are_sent() -> None:
+    unused = _Flaky()
+    async with QueueServiceClient("http://one", transport=unused) as queues:
+        for call in (queues.acknowledge, queues.renew):
+            with pytest.raises(zq.InvalidOptionError, match="the `id` of each message"):
+                await call("q", [ServiceMessage("id", 1)])  # type: ignore[list-item]  # as without a type checker
     assert unused.asked == []
 
 
@@ -285,6 +309,41 @@ async def test_a_response_that_is_not_of_this_service_is_an_error(answer: str) -
     transport = httpx.MockTransport(lambda _: httpx.Response(200, text=answer))
     async with QueueServiceClient("http://one", transport=transport) as queues:
         for call in (queues.get_message_count("q"), queues.poll("q"), queues.move_async("a", "b")):
+            with pytest.raises(ServiceError):
+                await call
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        httpx.Response(302, headers={"Location": "https://login.example/"}),
+        httpx.Response(200, html="<h1>Sign in</h1>"),
+        httpx.Response(200, json={"success": False}),
+        httpx.Response(200, json=[]),
+        httpx.Response(204),
+    ],
+    ids=["a redirect", "a page", "a failure", "an array", "nothing"],
+)
+async def test_a_change_that_no_service_has_confirmed_is_an_error(response: httpx.Response) -> None:
+    async with QueueServiceClient("http://one", transport=httpx.MockTransport(lambda _: response)) as queues:
+        for call in (
+            queues.send("q", 1),
+            queues.send_all("q", [1]),
+            queues.send_all({"q": [1]}),
+            queues.acknowledge("q", ["id"]),
+            queues.renew("q", ["id"]),
+            queues.unclaim_all("q"),
+            queues.purge("q"),
+        ):
+            with pytest.raises(ServiceError):
+                await call
+
+
+@pytest.mark.parametrize("answer", [[1], [{"payload": 1}], [{"id": 1, "payload": 1}], [{"id": "id"}], {}, {"from": 1}])
+async def test_a_response_of_another_shape_is_an_error(answer: object) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=answer))
+    async with QueueServiceClient("http://one", transport=transport) as queues:
+        for call in (queues.poll("q"), queues.peek("q"), queues.get_move_status("queue-1")):
             with pytest.raises(ServiceError):
                 await call
 

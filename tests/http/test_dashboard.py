@@ -129,6 +129,68 @@ async def test_a_visitor_sees_only_the_queues_of_its_key(service: Service, sessi
         assert "secret payload" not in shown.text
 
 
+@pytest.fixture
+def two_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server samples the first two queues."""
+    monkeypatch.setattr("aiozkqueue.sampling.MOST_QUEUES", 2)
+
+
+@pytest.mark.usefixtures("two_sampled")
+async def test_queues_without_figures_are_counted_and_found_by_name(
+    session: zq.QueueSession, start: Starter, key: str
+) -> None:
+    for name in ("a", "b", "c", "d1", "d2"):
+        await session.queue(name).put(b"1")
+    only_d = await Keys(core_of(session)).create("d", ["queue|get_status|d*"])
+    service = await start()
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
+        page = await client.post("/sign-in", data={"key": key})
+        assert "All 5<" in page.text
+        assert "There are 3 more queues." in page.text
+        assert 'href="/queues/a"' in page.text
+        found = (await client.get("/?search=D")).text
+        assert "No queue matches" not in found
+        assert 'href="/queues/d1"' in found
+        assert 'href="/queues/d2"' in found
+        assert 'href="/queues/c"' not in found
+        assert (await client.get("/queues/d1")).status_code == 200
+        assert "No queue matches" in (await client.get("/?search=e")).text
+        for path in ("/dead-letters", "/consumers"):
+            assert re.search(r"There are [23] more queues", (await client.get(path)).text)
+        page = await client.post("/sign-in", data={"key": only_d})
+        assert "may not see any queue" not in page.text
+        assert re.search(r"There (are 2 more queues|is 1 more queue)", page.text)
+    metrics = (await service.get("/metrics")).text
+    assert "aiozkqueue_queues_omitted 3.0" in metrics
+    assert 'aiozkqueue_queue_messages{queue="d1"}' not in metrics
+
+
+async def test_a_server_that_has_not_read_all_queues_yet_says_so(
+    session: zq.QueueSession, start: Starter, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = asyncio.Event()
+    sample = Sampler._sample
+
+    async def late(sampler: Sampler, name: str) -> Sample:
+        await reading.wait()
+        return await sample(sampler, name)
+
+    await session.queue("jobs").put(b"1")
+    monkeypatch.setattr("aiozkqueue.sampling.SAMPLE_TIMEOUT", 60.0)
+    monkeypatch.setattr(Sampler, "_sample", late)
+    service = await start()
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=60) as client:
+        page = await client.post("/sign-in", data={"key": key})
+        assert page.status_code == 503
+        assert "The queues are being read" in page.text
+        assert "ZooKeeper does not answer" not in page.text
+        reading.set()
+        async with asyncio.timeout(60):
+            while (page := await client.get("/")).status_code != 200:  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0.1)
+        assert 'href="/queues/jobs"' in page.text
+
+
 async def test_a_list_without_queues_says_why(service: Service, session: zq.QueueSession) -> None:
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
         page = await client.post("/sign-in", data={"key": service.key})

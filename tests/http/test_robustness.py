@@ -11,16 +11,26 @@ from typing import TYPE_CHECKING
 import httpx
 import psutil
 import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.routing import Mount
 
 import aiozkqueue as zq
-from aiozkqueue.http import Keys, Settings
+from aiozkqueue.http import Keys, Settings, create_app
 from aiozkqueue.http.messages import MessagesResponse
 from aiozkqueue.session.internals import core_of
 from tests.http.conftest import polled, serving
 from tests.integration.queue.conftest import eventually
+from tests.web.conftest import serving as in_uvicorn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from starlette.middleware.base import RequestResponseEndpoint
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
@@ -233,6 +243,48 @@ async def test_messages_of_a_poll_cut_off_before_its_response_are_released(
         assert b"payload" not in await reader.read()
     monkeypatch.undo()
     assert len(await service.poll("q", wait=10)) == 1
+
+
+async def test_messages_of_a_poll_cut_off_behind_a_middleware_are_released(
+    zookeeper: str, queue_root: str, session: zq.QueueSession, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same in a user's application: its server returns only messages, and a middleware passes them on."""
+    composing, compose = asyncio.Event(), MessagesResponse._parts
+    receives: list[Receive] = []
+    service = create_app(lambda: zq.connect(zookeeper, root=queue_root, session_timeout=20))
+
+    async def late(response: MessagesResponse) -> list[bytes]:
+        composing.set()
+        while (await receives[-1]())["type"] != "http.disconnect":
+            pass
+        return await compose(response)
+
+    async def passed(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        receives.append(receive)
+        await outer(scope, receive, send)
+
+    @asynccontextmanager
+    async def running(_: Starlette) -> AsyncIterator[None]:
+        async with service.router.lifespan_context(service):
+            yield
+
+    outer = Starlette(
+        routes=[Mount("/queues", service)],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=passed)],
+        lifespan=running,
+    )
+    await session.queue("q").put(b"1")
+    monkeypatch.setattr(MessagesResponse, "_parts", late)
+    async with in_uvicorn(application) as (host, port), asyncio.timeout(60):
+        _, writer = await asyncio.open_connection(host, port)
+        request = f"GET /queues/queue/1/q/poll?ttl=3600 HTTP/1.1\r\nHost: x\r\nX-BV-API-Key: {key}\r\n\r\n"
+        writer.write(request.encode())
+        await composing.wait()
+        writer.close()
+        assert await session.queue("q").leases.take(1, lifetime=30, timeout=30)
 
 
 # -- limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TaskGroup
+from collections import deque
 from contextlib import asynccontextmanager
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import httpx
 import pytest
 from anyio import to_thread
-from fastapi import BackgroundTasks, FastAPI, HTTPException
+from fastapi import BackgroundTasks, FastAPI, HTTPException, WebSocket
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -24,6 +26,7 @@ from aiozkqueue.fastapi import (
     SessionDep,
     TransactionDep,
     error_handlers,
+    get_session,
     in_transaction,
     lifespan,
     session_of,
@@ -35,6 +38,7 @@ from tests.web.conftest import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.middleware.base import RequestResponseEndpoint
     from starlette.types import Message, Receive, Scope, Send
 
     from aiozkqueue.testing import ZooKeeperProxy
@@ -120,6 +124,10 @@ def _app() -> FastAPI:
         tasks.add_task(put)
 
     return app
+
+
+async def _passed(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    return await call_next(request)
 
 
 class Stages:
@@ -315,8 +323,9 @@ async def test_a_request_is_answered_at_once_while_there_is_no_connection(
     assert [message.value for message in await session.queue("results").peek()] == [b"first", b"last"]
 
 
+@pytest.mark.parametrize("middlewares", [0, 1, 4])
 async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
-    zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
+    zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks, middlewares: int
 ) -> None:
     await session.queue("jobs").put(b"job")
     begun, ended = asyncio.Event(), asyncio.Event()
@@ -328,6 +337,8 @@ async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
             yield state(own)
 
     app = FastAPI(lifespan=opened)
+    for _ in range(middlewares):
+        app.add_middleware(BaseHTTPMiddleware, dispatch=_passed)
 
     @app.post("/")
     async def put(request: Request, tx: TransactionDep, session: SessionDep) -> None:
@@ -335,8 +346,8 @@ async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
         tx.put("results", b"result")
         transactions.append(tx)
         begun.set()
-        while not await Request(request.scope, request.receive).is_disconnected():  # noqa: ASYNC110 - the only way to ask
-            await asyncio.sleep(0.01)
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
 
     async def signal_end(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)
@@ -353,6 +364,111 @@ async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
         assert await locks() == []
     assert await session.queue("results").size() == 0
     assert await session.queue("jobs").size() == 1
+
+
+async def test_a_disconnection_behind_an_unread_body_rolls_the_transaction_back(session: zq.QueueSession) -> None:
+    app = FastAPI()
+    app.dependency_overrides[get_session] = lambda: session
+    messages: deque[Message] = deque()
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    statuses: list[int] = []
+
+    @app.post("/")
+    async def put(tx: TransactionDep) -> str:
+        messages.extend({"type": "http.request", "body": b"part", "more_body": True} for _ in range(3))
+        messages.append({"type": "http.disconnect"})
+        return tx.put("results", b"result")
+
+    async def receive() -> Message:
+        return messages.popleft() if messages else await never
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [], "state": {}}
+    await app(scope, receive, send)
+    assert statuses == [499]
+    assert await session.queue("results").size() == 0
+
+
+async def test_a_transaction_of_a_websocket_is_refused_with_advice(session: zq.QueueSession) -> None:
+    app = FastAPI()
+    app.dependency_overrides[get_session] = lambda: session
+
+    @app.websocket("/")
+    async def talk(websocket: WebSocket, tx: TransactionDep) -> None:
+        await websocket.accept()
+        tx.put("results", b"result")
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(_: Message) -> None:
+        pass
+
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "subprotocols": [], "state": {}}
+    with pytest.raises(zq.InvalidOptionError, match=r"async with session\.transaction\(\)"):
+        await app(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("error", "accepted", "extension", "sent"),
+    [
+        (zq.NotCommittedError, True, True, {"type": "websocket.close", "code": 1013}),
+        (zq.OutcomeUnknownError, True, True, {"type": "websocket.close", "code": 1011}),
+        (zq.NotCommittedError, False, False, {"type": "websocket.close", "code": 1013}),
+        (zq.NotCommittedError, False, True, {"type": "websocket.http.response.start", "status": 503}),
+    ],
+)
+async def test_an_error_in_a_websocket_closes_it_with_a_code_that_shows_the_client_how_to_react(
+    error: type[QueueError], sent: dict[str, object], *, accepted: bool, extension: bool
+) -> None:
+    app = FastAPI(exception_handlers=error_handlers)
+    messages: list[Message] = []
+
+    @app.websocket("/")
+    async def talk(websocket: WebSocket) -> None:
+        if accepted:
+            await websocket.accept()
+        raised = error.__new__(error)
+        vars(raised).update(transaction_id="transaction")
+        raise raised
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "subprotocols": [], "state": {}}
+    await app({**scope, "extensions": {"websocket.http.response": {}} if extension else {}}, receive, send)
+    answers = [message for message in messages if message["type"] != "websocket.accept"]
+    assert sent.items() <= answers[0].items()
+    assert ("reason" in answers[0]) == (sent["type"] == "websocket.close")
+
+
+async def test_an_error_in_a_websocket_whose_client_has_left_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI(exception_handlers=error_handlers)
+    received: deque[Message] = deque([{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1001}])
+    messages: list[Message] = []
+
+    @app.websocket("/")
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.receive()
+        raise zq.NotCommittedError("the queue is full")
+
+    async def receive() -> Message:
+        return received.popleft()
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "subprotocols": [], "state": {}}
+    await app(scope, receive, send)
+    assert [message["type"] for message in messages] == ["websocket.accept"]
+    assert "the queue is full" in caplog.text
 
 
 async def test_a_request_that_is_cancelled_is_rolled_back(

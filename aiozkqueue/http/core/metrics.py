@@ -70,7 +70,14 @@ class _Queues(Collector):
         if state is not None:
             yield session_gauge(state)
         if sampler is not None:
-            yield from queue_gauges(sampler.latest, sampler.unreadable)
+            omitted = set(sampler.omitted)  # the dashboard may have sampled one of them for its page
+            sampled = {name: sample for name, sample in sampler.latest.items() if name not in omitted}
+            yield from queue_gauges(sampled, sampler.unreadable)
+            yield GaugeMetricFamily(
+                "aiozkqueue_queues_omitted",
+                "Queues that have no metrics here, because there are too many: those after the first ones by name.",
+                len(omitted),
+            )
             yield GaugeMetricFamily(
                 "aiozkqueue_queues_looked_at_timestamp_seconds",
                 "Time of the last sample of the queues, seconds since 1970; 0: never.",

@@ -112,7 +112,7 @@ class Prefetcher:
         """Release the ready claims and cancel all requests; the future is done when the locks are gone."""
         for waiter in self._waiters:  # this also retrieves the exception of a failed one
             self._dispatcher.cancel_request(waiter)
-        self._waiters.clear()
+        self._waiters, self._asked = [], 0
         if self._runtime.closed:
             return None
         current = self._runtime.zookeeper.generation

@@ -86,6 +86,31 @@ async def test_an_exception_or_a_cancellation_rolls_the_delivery_back(jobs: zq.Q
     assert await jobs.size() == 3
 
 
+@pytest.mark.parametrize("until_idle", [None, 30])
+async def test_a_loop_that_was_cancelled_while_it_waited_holds_no_message_and_can_continue(
+    session: zq.QueueSession, until_idle: float | None, open_session: Opener
+) -> None:
+    deliveries = session.queue("jobs").consume(until_idle=until_idle)
+    waiting = asyncio.create_task(anext(deliveries))
+    other = await open_session()
+    await other.queue("jobs").put(b"1")
+    await waiting
+    waiting = asyncio.create_task(anext(deliveries))
+    await eventually(lambda: _is_empty(other.queue("jobs")))  # the loop has settled it and waits for the next one
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await other.queue("jobs").put(b"2")
+    assert (await take_one(other)).value == b"2"
+    await other.queue("jobs").put(b"3")
+    assert (await anext(deliveries)).value == b"3"
+    await deliveries.aclose()
+
+
+async def _is_empty(queue: zq.Queue[bytes]) -> bool:
+    return await queue.size() == 0
+
+
 async def test_a_bare_loop_left_by_break_releases_its_messages_if_it_can_and_warns(
     jobs: zq.Queue[bytes], locks: Locks
 ) -> None:

@@ -121,7 +121,7 @@ async def _problem(action: Action, asked: Asked) -> str:
 async def _suggested(asked: Asked) -> list[str]:
     """Return the queues that the visitor may put into."""
     visit = asked.visit
-    names = [queue.name for queue in await visit.figures()]
+    names = sorted([*(queue.name for queue in await visit.figures()), *visit.omitted()])
     return [name for name in names if name != asked.queue.name and visit.visitor.may(Verb.POST, name)]
 
 

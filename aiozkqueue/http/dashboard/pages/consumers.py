@@ -28,7 +28,8 @@ async def show(visit: Visit) -> Response:
     session = visit.session
     shown = consumed[:MOST]
     read = await visit.shared.get_or_previous(("consumers", "", *shown), lambda: _read(session, shown))
-    return visit.page("consumers.html", section="/consumers", queues=read, left=len(consumed[MOST:]))
+    left, omitted = len(consumed[MOST:]), len(visit.omitted())
+    return visit.page("consumers.html", section="/consumers", queues=read, left=left, omitted=omitted)
 
 
 async def consumers_of(session: QueueSession, queue: str) -> list[ConsumerInfo]:

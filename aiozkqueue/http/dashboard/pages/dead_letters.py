@@ -28,7 +28,7 @@ async def of_all(visit: Visit) -> Response:
     """Show the queues with dead letters, those with the most first."""
     queues = [queue for queue in await visit.figures() if queue.sample.dead]
     queues.sort(key=lambda queue: -queue.sample.dead)
-    return visit.page("all_dead_letters.html", section="/dead-letters", queues=queues)
+    return visit.page("all_dead_letters.html", section="/dead-letters", queues=queues, omitted=len(visit.omitted()))
 
 
 async def show(visit: Visit, name: str) -> Response:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from aiozkqueue.http.dashboard.readings.figures import Figures
     from aiozkqueue.http.dashboard.web.visit import Visit
 
+#: The maximum number of queues without figures that a search shows.
+MOST_NAMED: Final = 100
+
 
 @dataclass(frozen=True, slots=True)
 class _Column:
@@ -59,6 +62,8 @@ async def show(visit: Visit) -> Response:
     found = [queue for queue in everything if search.casefold() in queue.name.casefold() and (queue.signs or not sick)]
     column = next((choice for choice in _COLUMNS if choice.key == visit.query("sort")), _COLUMNS[0])
     found.sort(key=column.value, reverse=True)
+    omitted = visit.omitted()
+    named = [name for name in omitted if search.casefold() in name.casefold()] if search and not sick else []
     unreadable = [(name, why) for name, why in visit.sampler.unreadable.items() if visit.sees(name)]
     return visit.page(
         "queues.html",
@@ -68,11 +73,14 @@ async def show(visit: Visit) -> Response:
         search=search,
         attention=sick,
         rows=found,
-        all=len(everything),
+        all=len(everything) + len(omitted),
+        omitted=len(omitted),
+        named=named[:MOST_NAMED],
+        more_named=len(named[MOST_NAMED:]),
         sick=sum(bool(queue.signs) for queue in everything),
         totals=_totals(found),
         unreadable=unreadable,
-        hidden=not everything and bool(visit.sampler.latest),
+        hidden=not everything and not omitted and bool(visit.sampler.latest),
         old=OLD,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.errors import InvalidNameError
 from aiozkqueue.http.core.permissions import Verb
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from aiozkqueue.sampling import Sampler
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
+
+#: Seconds for which a page waits for the first sample of all queues after the server has started.
+FIRST_SAMPLE: Final = 5.0
 
 
 class Visit:
@@ -103,15 +107,33 @@ class Visit:
     # -- figures
 
     async def figures(self) -> list[Figures]:
-        """Return the figures of all queues that the visitor may see, from the samples that the server takes anyway."""
+        """Return the figures of all queues that the visitor may see, from the samples that the server takes anyway.
+
+        Raises: PageError: the server has just started, and has not read all queues yet.
+        """
         sampler, now = self.sampler, time.time()
         if not sampler.sampled_at:
-            await sampler.sample_all(FRESH)
+            await self._sample_first(sampler)
         return [
             figures_of(name, sample, sampler.rates(name), now)
             for name, sample in sorted(sampler.latest.items())
             if self.sees(name)
         ]
+
+    async def _sample_first(self, sampler: Sampler) -> None:
+        try:
+            async with asyncio.timeout(FIRST_SAMPLE):
+                await sampler.sample_all(FRESH)
+        except TimeoutError:
+            if not self._backend.connected:
+                raise
+            text = "The server has just started, and it reads all queues once. Load the page again in a few seconds."
+            raise PageError(503, "The queues are being read", text) from None
+
+    def omitted(self) -> list[str]:
+        """Return the queues that the visitor may see and that have no figures, because there are too many queues."""
+        latest = self.sampler.latest
+        return [name for name in self.sampler.omitted if name not in latest and self.sees(name)]
 
     async def figures_of(self, name: str) -> Figures:
         """Return the figures of one queue: of the last five seconds if it can be read soon. Raises: UnreadableError."""
