@@ -44,11 +44,11 @@ class EventTypes(Generic[E]):
         """
         kind = type(event)
         self.require(kind, bus)
-        return " ".join(cls.__name__ for cls in self._line(kind)), self._codec(kind).encode(event, f"bus {bus}")
+        return " ".join(map(_name, self._line(kind))), self._codec(kind).encode(event, f"bus {bus}")
 
     def decode(self, names: str | None, payload: bytes, bus: str) -> E:
         """Read an event, as the nearest class that is known here. Raises: PayloadError."""
-        known = {kind.__name__: kind for kind in self._all(self.base)}
+        known = {_name(kind): kind for kind in self._all(self.base)}
         for name in (names or "").split():
             if name in known:
                 event: E = self._codec(known[name]).decode(payload, f"bus {bus}")
@@ -66,7 +66,7 @@ class EventTypes(Generic[E]):
             msg = f"bus {bus!r} takes {self.base.__name__} and its subclasses, not {getattr(kind, '__name__', kind)}"
             raise InvalidOptionError(msg)
         for other in self._all(self.base):
-            if other.__name__ == kind.__name__ and other is not kind:
+            if _name(other) == _name(kind) and other is not kind:
                 msg = f"bus {bus!r} has two events named {kind.__name__}: rename one; names identify events"
                 raise InvalidOptionError(msg)
 
@@ -83,3 +83,8 @@ class EventTypes(Generic[E]):
         if codec is None:
             codec = self._codecs[kind] = AdapterCodec(TypeAdapter[Any](kind))
         return codec
+
+
+def _name(kind: type[BaseModel]) -> str:
+    """Return the name of a class for the header; that of a generic class with parameters has spaces in Python."""
+    return kind.__name__.replace(" ", "")

@@ -35,6 +35,14 @@ LONGEST_CRON: Final = 1000
 _WHAT: Final = "a recurring job"
 
 
+def check_length(cron: str) -> None:
+    """Refuse a cron expression that is too long to be read again. Raises: InvalidScheduleError."""
+    if len(cron) > LONGEST_CRON:
+        raise InvalidScheduleError(
+            f"the cron expression has {len(cron)} characters, more than {LONGEST_CRON}: leave out repetitions"
+        )
+
+
 class SchedulePaths:
     """The znodes of the jobs. Raises: InvalidOptionError: see `check_root`."""
 
@@ -76,10 +84,7 @@ class JobRecord:
             InvalidScheduleError: the cron expression is too long to be read again.
             InvalidOptionError: they exceed 64 KiB.
         """
-        if len(self.cron) > LONGEST_CRON:
-            raise InvalidScheduleError(
-                f"the cron expression has {len(self.cron)} characters, more than {LONGEST_CRON}: leave out repetitions"
-            )
+        check_length(self.cron)
         fields: dict[str, JsonValue] = {
             **self.unknown,
             "cron": self.cron,

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from aiozkqueue.errors import InvalidScheduleError
 from aiozkqueue.extras import needs
+from aiozkqueue.layout.jobs import check_length
 from aiozkqueue.moments import milliseconds_at, moment_at
 
 from .wall_clock import at_fixed_times, in_elapsed_time
@@ -66,6 +67,7 @@ class Cron:
         if not isinstance(given, str):  # as a settings file may contain it
             msg = f"{expression!r} is not a cron expression: give a text, such as '0 8 * * *'"
             raise InvalidScheduleError(msg)
+        check_length(expression)
         try:
             next(self.after(0))
         except StopIteration:

@@ -18,6 +18,7 @@ from aiozkqueue.errors import (
     PayloadError,
     QueueError,
 )
+from aiozkqueue.layout import name_at
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
@@ -97,7 +98,7 @@ class Job:
     decided: datetime
     """The time up to which every occurrence is put or skipped; at first, the time when the job was added."""
     next: datetime | None
-    """The next occurrence, even if the job is paused; None: it never occurs."""
+    """The next occurrence, also if the job is paused and will not put it; None: it never occurs."""
 
 
 class JobOptions(PutOptions, total=False):
@@ -247,7 +248,7 @@ class Jobs:
             PayloadError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         record, _ = await self._read(name)
-        return await _shown(name, record)
+        return await _shown(core_of(self._session), name, record)
 
     @reads
     async def list(self) -> list[Job]:
@@ -255,12 +256,13 @@ class Jobs:
 
         Raises: MissingExtraError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
+        runtime = core_of(self._session)
         with readable(JOBS, self._paths.base):
-            records = await read_jobs(core_of(self._session), self._paths, None)
+            records = await read_jobs(runtime, self._paths, None)
         shown: list[Job] = []
         for name, (record, _) in sorted(records.items()):
             try:
-                shown.append(await _shown(name, record))
+                shown.append(await _shown(runtime, name, record))
             except InvalidScheduleError as error:
                 left_alone(name, error)
         return shown
@@ -282,7 +284,7 @@ class Jobs:
             return QueueError(f"{_job(name)}: {error}")
 
         await apply(runtime, _job(name), [Create(path, record.encode())], explain)
-        return await _shown(name, record)
+        return await _shown(runtime, name, record)
 
     @changes
     async def _declare(self, name: str, cron: str, queue: Queue[Any] | str, value: object, options: JobOptions) -> Job:
@@ -314,11 +316,6 @@ class Jobs:
         runtime = core_of(self._session)
         path = self._paths.job(name)
 
-        def explain(error: ZooKeeperError) -> QueueError:
-            if isinstance(error, NoNodeError | BadVersionError):
-                return JobChangedError(f"{_job(name)}: {error}")
-            return QueueError(f"{_job(name)}: {error}")
-
         await runtime.zookeeper.sync(path)  # another session may have changed it before this call
         while True:
             removed = await removals(runtime, self._paths)
@@ -326,14 +323,14 @@ class Jobs:
             new = change(old)
             await load(new.cron, new.zone)
             if new == old:
-                return await _shown(name, old)
+                return await _shown(runtime, name, old)
             if (new.cron, new.zone) != (old.cron, old.zone) or old.paused:
                 new = replace(new, last=max(old.last, await server_time(runtime, _job(name))))
             try:
-                await apply(runtime, _job(name), [removed, SetData(path, new.encode(), version)], explain)
+                await replace_job(runtime, path, new, version, removed)
             except JobChangedError:
                 continue
-            return await _shown(name, new)
+            return await _shown(runtime, name, new)
 
 
 @contextmanager
@@ -361,6 +358,21 @@ async def apply(
 ) -> None:
     """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
     await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations(subject, operations, explain)))
+
+
+async def replace_job(runtime: SessionCore, path: str, job: JobRecord, version: int, removed: Operation) -> None:
+    """Replace a job of this version, which was read after ``removed`` was made, the check of `removals`.
+
+    Raises: JobChangedError: it is not the stored one any more; as `apply`.
+    """
+    subject = _job(name_at(path))
+
+    def explain(error: ZooKeeperError) -> QueueError:
+        if isinstance(error, NoNodeError | BadVersionError):
+            return JobChangedError(f"{subject}: {error}")
+        return QueueError(f"{subject}: {error}")
+
+    await apply(runtime, subject, [removed, SetData(path, job.encode(), version)], explain)
 
 
 async def removals(runtime: SessionCore, paths: SchedulePaths) -> Operation:
@@ -496,8 +508,9 @@ def _not_found(name: str) -> NotFoundError:
     return NotFoundError(f"there is no job {name!r}")
 
 
-async def _shown(name: str, record: JobRecord) -> Job:
-    following = next((await load(record.cron, record.zone)).after(record.last), None)
+async def _shown(runtime: SessionCore, name: str, record: JobRecord) -> Job:
+    last = max(record.last, runtime.server_clock.estimate()) if record.paused else record.last
+    following = next((await load(record.cron, record.zone)).after(last), None)
     return Job(
         name=name,
         cron=record.cron,

@@ -123,8 +123,8 @@ class Notifications:
     ) -> NotificationQueue[T]:
         """Create a notification queue; its events are values of ``type``, as of `QueueSession.queue`.
 
-        With ``history``, each processed, removed or failed notification is recorded with its payload, and with its
-        keys, token and date as headers: see `Queue.history`.
+        With ``history``, each processed, removed or failed notification is recorded: see `Queue.history`. The record
+        has its payload, and its keys, token and date as headers. For a failed one, the dead letter has them instead.
 
         The queue and its settings are created together; an existing queue is left unchanged.
 
@@ -494,7 +494,7 @@ class NotificationQueue(Generic[T]):
 
     def _shown(self, found: ItemSnapshot) -> Notification[T]:
         header, body = decode(found.item.data)
-        created = moment_at(found.item.stat.ctime)
+        created = moment_at(header.put_at(found.item.stat.ctime))
         return Notification(
             found.id,
             binding_of(self._queue).codec.decode(body, self._queue.name),
@@ -553,11 +553,14 @@ def _matches(fields: tuple[str, ...], wanted: str | None) -> bool:
 def _is_wanted(found: ItemSnapshot, wanted: _Wanted) -> bool:
     """Compare the date and the keys themselves: the name has no past date, and other keys may share its field."""
     try:
-        headers = decode(found.item.data)[0].headers
+        header = decode(found.item.data)[0]
     except MalformedError:
         return False
-    if wanted.until is not None and _ms(_date(headers.get(DATE), moment_at(found.item.stat.ctime))) > _ms(wanted.until):
-        return False
+    headers = header.headers
+    if wanted.until is not None:
+        date = _date(headers.get(DATE), moment_at(header.put_at(found.item.stat.ctime)))
+        if _ms(date) > _ms(wanted.until):
+            return False
     if wanted.key2 is not None and headers.get(KEY2) != wanted.key2:
         return False
     return wanted.key1 is None or headers.get(KEY1) == wanted.key1

@@ -34,7 +34,17 @@ from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import Check, EventKind, SetData, parent_of
 
 from .cron import load, to_put
-from .jobs import JOBS, ensure_folder, left_alone, occurrence_options, read_jobs, readable, removals
+from .jobs import (
+    JOBS,
+    JobChangedError,
+    ensure_folder,
+    left_alone,
+    occurrence_options,
+    read_jobs,
+    readable,
+    removals,
+    replace_job,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -210,7 +220,10 @@ class Scheduler:
         )
         if due:
             return await self._put(name, record, version, due)
-        following = next(cron.after(max(record.last, now)), None)
+        following = next(cron.after(record.last), None)
+        if following is not None and following <= now:  # all that have passed are missed, and the job skips them
+            [last] = cron.latest(record.last, now, 1)
+            return await self._skip(name, replace(record, last=last), version)
         return LONGEST_SLEEP if following is None else min((following - now) / 1000 + 0.001, LONGEST_SLEEP)
 
     async def _put(self, name: str, record: JobRecord, version: int, due: list[int]) -> float:
@@ -241,6 +254,21 @@ class Scheduler:
             self._forget(name)
             return AGAIN
         self._forget(name)
+        return 0.0
+
+    async def _skip(self, name: str, decided: JobRecord, version: int) -> float:
+        """Record that the missed occurrences of a job are skipped: otherwise it would seem to have no scheduler."""
+        runtime = core_of(self._session)
+        self._forget(name)
+        try:
+            await replace_job(runtime, self._paths.job(name), decided, version, self._removals)
+        except JobChangedError:
+            return 0.0  # perhaps by another scheduler
+        except QueueError as error:
+            runtime.check()  # the end of the session ends this
+            fields = {"job": name, "queue": decided.queue}
+            log.warning("job %s: its missed occurrences were not skipped: %s", name, error, extra=fields)
+            return AGAIN
         return 0.0
 
     def _forget(self, name: str) -> None:

@@ -75,6 +75,7 @@ class Consumer(Generic[T]):
             runtime.handle(queue.name), prefetch, blocking=until_idle != 0, condition=condition
         )
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
+        self._asked = False  # whether a task waits for the next delivery
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
         self._commits = _PendingCommits(runtime.clock)
@@ -88,19 +89,30 @@ class Consumer(Generic[T]):
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
 
-    async def __anext__(self) -> Delivery[T]:
+    async def __anext__(self) -> Delivery[T]:  # noqa: C901 - one function call less for each message
         """Settle the last delivery, and wait for the next one.
 
         Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
             ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            RuntimeError: another task waits for the next one; only with ``settle="explicit"`` tasks may share a loop.
         """
         if self._closed:
             raise StopAsyncIteration
         self._runtime.check()
-        if self._prefetcher.asking:
-            self._answer_outdated = True
+        if self._asked and self._settle == "next":
+            msg = (
+                f"a loop of queue {self._queue.name!r} already waits for a message in another task, and settles only "
+                "one delivery at a time; call consume() in each task, or use a listener"
+            )
+            raise RuntimeError(msg)
+        self._asked = True
         try:
-            await (self._settle_current() if self._handling is None else self._end_handling())
+            if self._prefetcher.asking:
+                self._answer_outdated = True
+            if self._handling is None:
+                await self._settle_current()
+            else:
+                await self._end_handling()
             self._report()
             while not self._stopped:
                 claim = await self._next_claim()
@@ -117,11 +129,13 @@ class Consumer(Generic[T]):
                     continue  # it is redelivered; a loop outlives its ZooKeeper sessions
                 if delivered:
                     return self._begin(claim)
+            await self.aclose()
+            raise StopAsyncIteration
         except asyncio.CancelledError:
             self._prefetcher.abandon()  # the loop may never be closed; if it continues, it claims again
             raise
-        await self.aclose()
-        raise StopAsyncIteration
+        finally:
+            self._asked = False
 
     async def __aenter__(self) -> Self:
         return self

@@ -237,7 +237,8 @@ class Transaction:
         """Drop the puts and release the messages after ``delay`` seconds (0: at once; None: the policy's delay).
 
         It always succeeds, at the latest when the ZooKeeper session ends. It waits for up to one session timeout: if no
-        server answers, the session has ended by then. If cancelled, it continues in the background.
+        server answers, the session has ended by then. If cancelled, it continues in the background. A `commit` of
+        another task that still waits for capacity ends with NotCommittedError.
 
         Raises:
             TransactionClosedError: it has been committed.

@@ -4,8 +4,8 @@ OPEN ──commit, rollback──▶ SETTLING ──▶ COMMITTED
   ▲                           │  ├────▶ ROLLED_BACK
   └── nothing was sent yet ───┘  └────▶ IN_DOUBT (slot collected, session closed)
 
-Work is also SETTLING while its commit waits for target queues. It is OPEN again before that commit is sent, and after
-a commit that was not sent in time has been withdrawn.
+Work is also SETTLING while its commit waits for target queues. It is OPEN again before that commit is sent or rolled
+back, and after a commit that was not sent in time has been withdrawn.
 
 `_move` is the only function that changes the state.
 """
@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+import anyio
 
 from aiozkqueue.errors import (
     ClaimLostError,
@@ -99,6 +101,7 @@ class UnitOfWork:
         "_hint",
         "_jittered_delay",
         "_keys",
+        "_preparation",
         "_puts",
         "_release",
         "_reply",
@@ -126,6 +129,7 @@ class UnitOfWork:
         self._reservation: Reservation | None = None
         self._size = 0
         self._atomic_write: AtomicWrite | None = None
+        self._preparation: anyio.CancelScope | None = None  # of a commit that waits for its target queues
         self._release: asyncio.Future[None] | None = None
         self._jittered_delay: float | None = None
 
@@ -440,12 +444,15 @@ class UnitOfWork:
 
         It always succeeds. It returns when the locks or their session are gone, after one session timeout at the
         latest: if no server answers, the session ends by then, and the locks with it. If a commit is in flight, it
-        first waits for its result.
+        first waits for its result. A commit that waits for its target queues ends with NotCommittedError.
 
         Raises:
             TransactionClosedError: it has been committed.
             OutcomeUnknownError: a commit is in flight, and its result is not known after one session timeout.
         """
+        if self._state is _SETTLING and self._preparation is not None:
+            self._preparation.cancel()
+            self._move(_OPEN)
         if self._state is _SETTLING:
             await self.decision(self.runtime.grace)
             if self._state is _SETTLING:
@@ -528,16 +535,25 @@ class UnitOfWork:
     async def _make_ready(self, timeout: float | None) -> None:
         """Open the target queues, and reserve their capacity, waiting if necessary.
 
-        Raises: as `QueueState.open` and `CapacityGate.acquire`; NotCommittedError: no server answers in time.
+        Raises: as `QueueState.open` and `CapacityGate.acquire`; NotCommittedError: no server answers in time, or
+            `rollback` ends the wait.
         """
         deadline = Deadline(timeout, self.runtime.clock)
         self._move(_SETTLING)
-        try:
-            await self._open_queues(timeout)
-            if self._reservation is None:
-                self._reservation = await reserve(self._needs(), deadline, self.generation)
-        finally:
-            self._move(_OPEN)
+        scope = self._preparation = anyio.CancelScope()
+        with scope:
+            try:
+                await self._open_queues(timeout)
+                if self._reservation is None:
+                    self._reservation = await reserve(self._needs(), deadline, self.generation)
+            finally:
+                self._preparation = None
+                if self._state is _SETTLING:
+                    self._move(_OPEN)
+        if self._state is not _OPEN:
+            self._free_capacity()
+            msg = f"{self.what} was rolled back while its commit waited for the queues it puts to; nothing was sent"
+            raise NotCommittedError(msg)
 
     async def _open_queues(self, timeout: float | None) -> None:
         """Make sure that the target queues exist."""
@@ -596,9 +612,7 @@ class UnitOfWork:
         """
         self._puts.clear()
         self._alterations = None
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
+        self._free_capacity()
         runtime = self.runtime
         if runtime.closed or not self._claims or self.lost:
             return
@@ -614,6 +628,12 @@ class UnitOfWork:
         self._release = atomic_write.done
         if runtime.tracing is not None:
             runtime.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
+
+    def _free_capacity(self) -> None:
+        """Release the capacity that is reserved for the commit, if any."""
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
 
     def _released(
         self,

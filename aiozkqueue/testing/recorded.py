@@ -99,7 +99,12 @@ class _Record:
 
     async def give_up(self, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException) -> None:  # noqa: ARG002 - the protocol's
         self._drop()
-        await exhausted()
+        try:
+            await exhausted()
+        except BaseException as error:
+            if self.outcome is Outcome.OPEN:
+                await self.rollback(None if isinstance(error, Exception) else 0)
+            raise  # a listener would log it
         if self.outcome is Outcome.OPEN:
             self.reason = reason
             self.outcome = Outcome.COMMITTED

@@ -229,6 +229,57 @@ async def test_a_commit_waits_for_capacity_up_to_its_timeout(session: zq.QueueSe
     assert await session.queue("results").size() == 1
 
 
+async def test_a_rollback_ends_the_wait_of_a_commit_for_capacity(
+    session: zq.QueueSession, other: zq.QueueSession, locks: Locks
+) -> None:
+    results, jobs = await bounded(session, 1, "results"), session.queue("jobs")
+    await results.put(b"a")
+    await jobs.put(b"1")
+    async with session.transaction(autocommit=False) as tx:
+        await tx.take(jobs)
+        tx.put(results, b"r1")
+        commit = asyncio.create_task(tx.commit())
+        await waiting(other.queue("results"))
+        await asyncio.gather(tx.rollback(delay=0), tx.rollback(delay=0))
+        assert tx.outcome is zq.Outcome.ROLLED_BACK
+        assert await locks() == []
+        with pytest.raises(zq.NotCommittedError, match="rolled back while its commit waited"):
+            await commit
+        await tx.rollback()
+    assert await session.outcome(tx.id) is zq.Outcome.ROLLED_BACK
+    assert (await take_one(other, "jobs")).body == b"1"
+    await take_one(other, "results")
+    await results.put(b"b")
+    await waiting(other.queue("results"), 0)
+
+
+async def test_a_handler_can_roll_back_a_commit_of_its_delivery_that_waits_for_capacity(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    results, jobs = await bounded(session, 1, "results"), session.queue("jobs")
+    await results.put(b"a")
+    await jobs.put(b"1")
+    errors: list[BaseException | None] = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.attempt > 1:
+            return
+        delivery.put(results, b"r1")
+        commit = asyncio.create_task(delivery.commit())
+        await waiting(other.queue("results"))
+        await delivery.rollback(delay=0)
+        errors.extend(await asyncio.gather(commit, return_exceptions=True))
+
+    async with session.listener(jobs, handle):
+        await eventually(lambda: _is_empty(jobs), 30)
+    assert [type(error) for error in errors] == [zq.NotCommittedError]
+    assert [message.body for message in await results.peek()] == [b"a"]
+
+
+async def _is_empty(queue: zq.Queue[bytes]) -> bool:
+    return await queue.size() == 0
+
+
 async def test_a_long_wait_for_capacity_is_logged(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

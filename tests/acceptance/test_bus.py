@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.integration.queue.conftest import Opener
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -34,6 +36,10 @@ class Shipped(Event):
 
 class ShippedAbroad(Shipped):
     country: str
+
+
+class Changed(Event, Generic[T]):
+    now: T
 
 
 class Log:
@@ -81,6 +87,19 @@ async def test_a_subscriber_gets_events_of_its_type_and_of_subclasses(session: z
     assert every.events == events
     assert (placed.events, shipped.events) == (events[:1], events[1:])
     assert type(shipped.events[1]) is ShippedAbroad
+
+
+async def test_a_subscriber_of_a_generic_type_gets_the_events_of_its_parameters_only(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    prices, texts = Log(), Log()
+    bus.subscribe(Changed[dict[str, int]], prices, name="prices")
+    bus.subscribe(Changed[dict[str, str]], texts, name="texts")
+    changed = Changed[dict[str, int]](order=1, now={"cents": 5})
+    await bus.post(changed)
+    await bus.post(Changed[dict[str, str]](order=1, now={"name": "tea"}))
+    async with bus.listener():
+        await emptied(bus)
+    assert (prices.events, texts.calls) == ([changed], 1)
 
 
 async def test_a_retry_calls_only_the_subscribers_that_failed(session: zq.QueueSession) -> None:

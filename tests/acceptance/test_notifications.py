@@ -253,6 +253,18 @@ async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_
     assert (dead.attempts, "mail server" in dead.reason) == (4, True)
 
 
+async def test_a_redriven_entry_keeps_the_date_when_it_was_scheduled(invoices: NotificationQueue[Invoice]) -> None:
+    await invoices.schedule(Invoice(account=1), later(0), search_key2="tenant")
+    [scheduled] = await invoices.find("tenant")
+    async with asyncio.timeout(30), invoices.queue.consume() as deliveries:
+        async for delivery in deliveries:
+            await delivery.reject("no such account")
+            break
+    assert await invoices.queue.dead_letters.redrive() == 1
+    [redriven] = await invoices.find("tenant")
+    assert redriven == scheduled
+
+
 async def test_ready_entries_are_counted_per_queue_at_a_date(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:

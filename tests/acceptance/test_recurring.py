@@ -11,10 +11,13 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import AlreadyExistsError, InvalidNameError, InvalidScheduleError, NotFoundError
 from aiozkqueue.schedule import Jobs, Scheduler
+from aiozkqueue.schedule.overdue import overdue_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
@@ -82,6 +85,35 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
         assert await jobs.list() == []
     with pytest.raises(NotFoundError, match="report"):
         await jobs.get("report")
+
+
+async def test_a_job_whose_missed_occurrences_are_skipped_is_not_reported_as_overdue_while_a_scheduler_runs(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    session = await on_clock()
+    jobs = Jobs(session)
+    soon = datetime.now(UTC) + timedelta(minutes=10)
+    added = await jobs.add("report", f"{soon.minute} {soon.hour} * * *", "reports", b"", missed="skip")
+    assert added.next is not None
+    clock.advance(3600)
+    assert await overdue_jobs(session, 0.0), "no scheduler has run"
+    async with Scheduler(session), Scheduler(await on_clock()):
+        async with asyncio.timeout(30):
+            while (skipped := await jobs.get("report")).decided < added.next:  # noqa: ASYNC110 -- no event reports it
+                await asyncio.sleep(0.05)
+        assert not await overdue_jobs(session, 0.0)
+    assert (skipped.next, skipped.last) == (added.next + timedelta(days=1), None)
+    assert await session.queue("reports").size() == 0
+
+
+async def test_the_next_occurrence_of_a_paused_job_is_in_the_future(on_clock: OnClock, clock: TestClock) -> None:
+    jobs = Jobs(await on_clock())
+    await jobs.add("report", "0 3 * * *", "reports", b"")
+    await jobs.pause("report")
+    clock.advance(timedelta(days=10))
+    for paused in (await jobs.get("report"), *await jobs.list()):
+        assert paused.next is not None
+        assert paused.next > datetime.now(UTC) + timedelta(days=9)
 
 
 async def test_a_job_follows_its_time_zone(session: zq.QueueSession) -> None:

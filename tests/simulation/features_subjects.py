@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 from pydantic import BaseModel
 
 import aiozkqueue as zq

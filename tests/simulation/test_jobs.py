@@ -8,7 +8,6 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 import pytest
 
 import aiozkqueue as zq

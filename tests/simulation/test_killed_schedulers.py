@@ -7,7 +7,6 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
 import pytest
 
 from aiozkqueue.schedule import Jobs, Scheduler

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
@@ -87,3 +89,27 @@ def test_a_listing_arrives_in_pieces_and_some_attempts_are_partial() -> None:
     pieces = run_virtual(main)
     assert len(pieces) > 100
     assert max(pieces) > 3
+
+
+def test_a_function_that_a_program_runs_in_a_thread_takes_no_virtual_time() -> None:
+    def work() -> str:
+        end = time.perf_counter() + 0.1
+        while time.perf_counter() < end:  # not a sleep, which may not block an event loop
+            pass
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return "done outside of the loop"
+        return "done on the loop"
+
+    def fail() -> None:
+        msg = "bad file"
+        raise OSError(msg)
+
+    async def main() -> str:
+        async with asyncio.timeout(60):
+            with pytest.raises(OSError, match="bad file"):
+                await asyncio.to_thread(fail)
+            return await asyncio.to_thread(work)
+
+    assert run_virtual(main) == "done outside of the loop"

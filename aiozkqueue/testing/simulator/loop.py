@@ -126,7 +126,7 @@ def _scopes_in_order() -> Iterator[None]:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The event loop. It has no files, sockets, threads or signals."""
+    """The event loop. It has no files, sockets, threads or signals: functions for a thread run at once."""
 
     _closed: bool
     _stopping: bool
@@ -187,6 +187,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """Call it after this many seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def run_in_executor(
+        self,
+        executor: object,  # noqa: ARG002 - the event loop's
+        func: Callable[[*Ts], T],
+        *args: *Ts,
+    ) -> asyncio.Future[T]:
+        """Call a function now, outside of the loop as in a thread: its real time takes no virtual time."""
+        future: asyncio.Future[T] = self.create_future()
+        asyncio._set_running_loop(None)  # noqa: SLF001 - meant for event loops
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            future.set_exception(error)
+        finally:
+            asyncio._set_running_loop(self)  # noqa: SLF001 - as above
+        return future
 
     def put_back(self, handles: deque[asyncio.Handle]) -> None:
         """Schedule callbacks again that were held."""

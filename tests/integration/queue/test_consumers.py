@@ -478,6 +478,46 @@ async def test_a_consumer_can_be_entered_and_left_in_different_tasks(jobs: zq.Qu
     assert await locks() == []
 
 
+async def test_a_second_task_that_asks_the_same_loop_for_a_message_is_refused(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs, handled = session.queue("jobs"), list[bytes]()
+    async with jobs.consume() as deliveries:
+
+        async def work() -> None:
+            async for delivery in deliveries:
+                handled.append(delivery.value)
+                if len(handled) == 2:
+                    deliveries.stop()
+
+        first = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="of queue 'jobs' already waits for a message in another task"):
+            await work()
+        await jobs.put_many([b"1", b"2"])
+        await first
+    assert sorted(handled) == [b"1", b"2"]
+    assert (await jobs.size(), await locks()) == (0, [])
+
+
+async def test_several_tasks_may_share_a_loop_that_settles_explicitly(session: zq.QueueSession, locks: Locks) -> None:
+    jobs, handled = session.queue("jobs"), list[bytes]()
+    async with jobs.consume(settle="explicit") as deliveries:
+
+        async def work() -> None:
+            async for delivery in deliveries:
+                async with delivery:
+                    handled.append(delivery.value)
+                if len(handled) == 4:
+                    deliveries.stop()
+
+        tasks = [asyncio.create_task(work()) for _ in range(2)]
+        await jobs.put_many([b"1", b"2", b"3", b"4"])
+        await asyncio.gather(*tasks)
+    assert sorted(handled) == [b"1", b"2", b"3", b"4"]
+    assert (await jobs.size(), await locks()) == (0, [])
+
+
 async def test_lost_is_true_after_the_claim_is_lost(
     session: zq.QueueSession, jobs: zq.Queue[bytes], expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:

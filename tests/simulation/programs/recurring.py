@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, because a simulated loop has no threads that could import it
-
 from aiozkqueue.schedule import Jobs, Scheduler
 from tests.simulation.programs import Feature, join
 

@@ -98,6 +98,11 @@ def test_an_expression_that_is_invalid_or_never_occurs_is_refused(expression: st
         Cron(expression)
 
 
+def test_an_expression_that_is_too_long_is_refused_before_it_is_read() -> None:
+    with pytest.raises(InvalidScheduleError, match="has 5008 characters, more than 1000"):
+        Cron(f"{'9' * 5000} * * * *")
+
+
 @pytest.mark.parametrize("expression", [5, None, ["* * * * *"]])
 def test_an_expression_that_is_not_text_is_refused(expression: Any) -> None:
     with pytest.raises(InvalidScheduleError, match=r"is not a cron expression: give a text, such as '0 8 \* \* \*'"):

@@ -217,3 +217,18 @@ async def test_a_scheduled_retry_counts_from_the_date_of_the_message() -> None:
     put = testing.delivery(b"", enqueued_at=now - timedelta(hours=1))
     await testing.handle(fail, put)
     assert put.retry_delay == 0
+
+
+async def test_an_error_after_the_last_scheduled_retry_rolls_the_delivery_back() -> None:
+    async def give_up(delivery: zq.Delivery[Order]) -> None:
+        delivery.put("log", b"gave up")
+        raise OSError("the log is full")
+
+    async def charge(_: zq.Delivery[Order]) -> None:
+        raise zq.Retry(schedule=[60], exhausted=give_up)
+
+    delivery = testing.delivery(Order(id=1), attempt=2)
+    with pytest.raises(OSError, match="the log is full"):
+        await testing.handle(charge, delivery)
+    assert (delivery.outcome, delivery.settled, delivery.reason) == (zq.Outcome.ROLLED_BACK, True, None)
+    assert (delivery.puts, delivery.retry_delay) == ([], None)
