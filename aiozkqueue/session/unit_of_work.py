@@ -447,9 +447,10 @@ class UnitOfWork:
             OutcomeUnknownError: a commit is in flight, and its result is not known after one session timeout.
         """
         if self._state is _SETTLING:
-            await self.decision(self.runtime.grace)
+            grace = self.runtime.grace
+            await self.decision(grace)
             if self._state is _SETTLING:
-                raise unknown(self.id, f"its commit is in progress, with no answer within {self.runtime.grace:g} s")
+                raise unknown(self.id, f"its commit is in progress, with no answer within {grace:.3g} s")
         if self._state is _COMMITTED:
             self.require_open()
         if self._state is _OPEN:
