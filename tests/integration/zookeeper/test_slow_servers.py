@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.testing import EmbeddedZooKeeper
 from aiozkqueue.testing.ports import free_ports
@@ -14,16 +13,12 @@ from aiozkqueue.zookeeper import Create, State, connect
 from aiozkqueue.zookeeper.hosts import Ensemble, Server
 from aiozkqueue.zookeeper.session import Session
 from tests.busy_threads import busy_threads
-from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
+from tests.integration.zookeeper.scripted_server import InOrder, Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pytest
 
     from aiozkqueue.testing import ZooKeeperProxy
-
-T = TypeVar("T")
 
 
 class Names:
@@ -40,13 +35,6 @@ class Names:
         self.asked += 1
         time.sleep(self.delay)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.addresses]
-
-
-class InOrder(random.Random):
-    """Makes the client try servers and addresses in the order in which they are listed."""
-
-    def sample(self, population: Sequence[T], k: int, **_: object) -> list[T]:
-        return list(population)[:k]
 
 
 async def _answers(peer: Peer) -> None:
