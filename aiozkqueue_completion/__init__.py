@@ -12,6 +12,8 @@ import sys
 
 from aiozkqueue_completion.shells import complete
 
+_INTERRUPTED = 130  # `aiozkqueue.cli.exits.Exit.INTERRUPTED`
+
 
 def main() -> None:
     """Answer the shell that asks, or run the command line."""
@@ -20,9 +22,12 @@ def main() -> None:
         os._exit(0)  # a name look-up that takes too long does not end with its thread
     if os.getpid() == 1:
         end_by_sigterm()
-    from aiozkqueue.cli import main as run  # noqa: PLC0415 - see above
+    try:
+        from aiozkqueue.cli import main as run  # noqa: PLC0415 - see above
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while it is imported; a command handles it
+        sys.exit(_INTERRUPTED)
 
 
 def end_by_sigterm() -> None:
