@@ -15,7 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
+from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError, SessionClosedError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.bundles import count_bundled, count_put_more
 from aiozkqueue.operations.ended_locks import count_ended
@@ -121,12 +121,14 @@ class Sampler:
         self._sampling = asyncio.Lock()
 
     async def run(self) -> None:
-        """Sample all queues repeatedly. A reason why that fails is logged once."""
+        """Sample all queues repeatedly, until the session is closed. A reason why that fails is logged once."""
         logged = ""
         while True:
             try:
                 await self.sample_all(0.0)
                 logged = ""
+            except SessionClosedError:  # it still settles its work, and then ends this task
+                return
             except (QueueError, ZooKeeperError, TimeoutError) as error:
                 # Without a connection, the session logs the outage.
                 if core_of(self._session).zookeeper.state is State.CONNECTED and str(error) != logged:

@@ -344,11 +344,12 @@ class Consumer(Generic[T]):
         waited_for = [commit.done for commit, _ in in_progress]
         if released is not None:
             waited_for.append(released)
+        grace = self._runtime.grace
         if waited_for:
-            await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=self._runtime.grace)
+            await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=grace)
         for commit, work in in_progress:
             if not commit.settled and error is None:
-                raise unknown(work.id, f"no answer within {self._runtime.grace:g} s")
+                raise unknown(work.id, f"no answer within {grace:.3g} s")
 
     def __del__(self) -> None:
         """Clean up a loop that was left without ``async with``: nothing can be awaited here."""

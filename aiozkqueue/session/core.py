@@ -78,6 +78,8 @@ SURELY_SMALL = 0.5
 
 #: Seconds for which a call waits for a server that does not answer, by default.
 OPERATION_TIMEOUT: Final = 30.0
+#: Minimum of `SessionCore.grace`, seconds: a server that was away, or a loop that was blocked, may be about to answer.
+SHORTEST_GRACE: Final = 1.0
 
 
 class _Process:
@@ -193,8 +195,14 @@ class SessionCore:
 
     @property
     def grace(self) -> float:
-        """How long a cancelled caller waits for its operation: one session timeout, seconds."""
-        return self.zookeeper.session_timeout
+        """How long a caller waits for an operation that no deadline limits, such as a rollback, seconds.
+
+        It is the time for which no server may answer until the ZooKeeper session is over: one session timeout, less the
+        time without an answer so far, because several such waits follow each other when a program stops.
+        """
+        timeout = self.zookeeper.session_timeout
+        silent = self._loop.time() - self.zookeeper.last_received
+        return max(timeout - silent, min(timeout, SHORTEST_GRACE))
 
     @property
     def closed(self) -> bool:
@@ -457,7 +465,7 @@ class SessionCore:
         return self._outcomes.get(transaction_id, older)
 
     async def close(self) -> None:
-        """Settle pending work for up to the session timeout, then end the ZooKeeper session and its locks.
+        """Settle pending work within `grace`, then end the ZooKeeper session and its locks.
 
         A forked child does nothing: the ZooKeeper session is its parent's.
         """

@@ -454,9 +454,10 @@ class UnitOfWork:
             self._preparation.cancel()
             self._move(_OPEN)
         if self._state is _SETTLING:
-            await self.decision(self.runtime.grace)
+            grace = self.runtime.grace
+            await self.decision(grace)
             if self._state is _SETTLING:
-                raise unknown(self.id, f"its commit is in progress, with no answer within {self.runtime.grace:g} s")
+                raise unknown(self.id, f"its commit is in progress, with no answer within {grace:.3g} s")
         if self._state is _COMMITTED:
             self.require_open()
         if self._state is _OPEN:

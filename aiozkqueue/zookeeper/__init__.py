@@ -10,6 +10,7 @@ The modules, from the outside in:
   a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` logs the
   time without a connection.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO. `tls_files` has its certificates.
+- `threads` runs the blocking calls of both: the lookup of a name, and the reading of certificates.
 - `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
   authentication exchange, `tls_errors` describes errors, `hosts` and `auth` are options, and `paths` has the parents
   of paths. All of these are pure.

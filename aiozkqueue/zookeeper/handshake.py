@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.zookeeper import records, wire
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
 from aiozkqueue.zookeeper.sasl import DigestMd5
+from aiozkqueue.zookeeper.threads import in_thread
 from aiozkqueue.zookeeper.tls_files import RenewedContext
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ async def resolve(server: Server) -> list[str]:
     """
     with contextlib.suppress(ValueError):
         return [str(ipaddress.ip_address(server.host))]
-    infos = await asyncio.get_running_loop().getaddrinfo(server.host, _ANY_PORT, type=socket.SOCK_STREAM)
+    lookup = partial(socket.getaddrinfo, server.host, _ANY_PORT, type=socket.SOCK_STREAM)
+    infos = await in_thread(lookup, f"lookup of {server.host}")
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 

@@ -1,7 +1,7 @@
 """Lookups of host names, which last longer than the attempts that need them.
 
 If a name server does not answer, the system asks the next one after five seconds. An attempt to reach a server is often
-shorter. A lookup cannot be interrupted either: it occupies a thread of the loop's executor to its end.
+shorter. A lookup cannot be interrupted either: it occupies a thread to its end.
 """
 
 from __future__ import annotations

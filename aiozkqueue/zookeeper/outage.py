@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST, _EACH = (10.0, 60.0), 300.0  # seconds
+#: Losses within _EACH seconds that are logged one by one. A rolling restart of an ensemble causes fewer.
+_SINGLY = 10
 
 
 class Outage:
@@ -41,6 +43,30 @@ class Outage:
         return due
 
 
+class Losses:
+    """Counts lost connections, so that one that is lost again and again does not fill the log."""
+
+    def __init__(self) -> None:
+        self.frequent: bool = False
+        """Whether losses are only counted."""
+        self._began = float("-inf")
+        self._number = 0
+
+    def count(self, now: float) -> tuple[int, float] | None:
+        """Count a loss; return the number to report, and its seconds: when losses become frequent, and each 5 min."""
+        passed = now - self._began
+        if passed >= _EACH:
+            reported = (self._number, passed) if self.frequent else None
+            self.frequent = self._number > _SINGLY and passed < 2 * _EACH
+            self._began, self._number = now, 1
+            return reported
+        self._number += 1
+        if self.frequent or self._number <= _SINGLY:
+            return None
+        self.frequent = True
+        return self._number, passed
+
+
 class OutageLog:
     """Logs the outages of a session: the loss, the failed attempts of a lasting one, and the next connection."""
 
@@ -52,6 +78,7 @@ class OutageLog:
         self._ensemble = ensemble
         self._outage: Outage | None = None
         self._warned = False  # of this outage
+        self._losses = Losses()
 
     @property
     def lasted(self) -> float:
@@ -60,9 +87,26 @@ class OutageLog:
 
     def begin(self, loss: Exception | None = None) -> None:
         """Begin an outage, by this loss; None: there was no connection yet."""
+        now = asyncio.get_running_loop().time()
         if loss is not None:
-            _log.log(logging.INFO if self.main is None else logging.DEBUG, "%s", loss)
-        self._outage, self._warned = Outage(asyncio.get_running_loop().time()), False
+            counted = self._losses.count(now)
+            _log.log(self._level, "%s", loss)
+            if counted is not None and self.main is None:
+                number, seconds = counted
+                _log.warning(
+                    "%d connections to %s were lost within %.0f s; the last: %s; while losses are frequent, they are "
+                    "reported every five minutes",
+                    number,
+                    self._ensemble,
+                    seconds,
+                    loss,
+                )
+        self._outage, self._warned = Outage(now), False
+
+    @property
+    def _level(self) -> int:
+        """The level of a single loss, and of the connection that follows."""
+        return logging.INFO if self.main is None and not self._losses.frequent else logging.DEBUG
 
     def tried(self, server: Server, why: str) -> None:
         """Report an attempt that failed."""
@@ -80,7 +124,8 @@ class OutageLog:
         """End the outage, with a connection that carries this session."""
         assert self._outage is not None  # noqa: S101 - until now
         lasted = self._outage.lasted(asyncio.get_running_loop().time())
-        level = logging.INFO if self.main is None or self._warned else logging.DEBUG
-        _log.log(level, "%s, after %.1f s without a connection", session, lasted)
+        _log.log(
+            logging.INFO if self._warned else self._level, "%s, after %.1f s without a connection", session, lasted
+        )
         self._outage = None
         self.attempts.clear()

@@ -320,6 +320,12 @@ class Session:
                 connection = await self._reconnect(avoid=previous)
             except AuthFailedError as error:
                 self._failure = error
+                if self.states.generation:  # otherwise the caller that connects gets the error
+                    _log.error(
+                        "no server at %s accepts the credentials any more, so this session has failed: %s",
+                        self.ensemble,
+                        error,
+                    )
                 return
             if connection is not None:
                 began, answered = clock(), connection.answered
@@ -331,7 +337,13 @@ class Session:
                 previous = connection.peer
 
     async def _reconnect(self, *, avoid: str | None) -> Connection | None:
-        """Try each server once, in random order, the one just lost last."""
+        """Try each server once, in random order, the one just lost last.
+
+        Raises:
+            AuthFailedError: no server accepts the credentials; see `_must_fail`.
+        """
+        refusal: AuthFailedError | None = None
+        unreached = False
         servers = self._random.sample(self.ensemble.servers, len(self.ensemble.servers))
         servers.sort(key=lambda server: str(server) == avoid)
         for server in servers:
@@ -340,6 +352,7 @@ class Session:
                     found = await self._lookups.addresses(server)
             except OSError as error:
                 self._failed(server, error)
+                unreached = True
                 continue
             addresses = self._random.sample(found, len(found))
             addresses.sort(key=lambda address: address == self._lookups.used)
@@ -351,11 +364,23 @@ class Session:
                         return await self._establish(server, address)
                 except _VerdictError:
                     return None  # start over, without a session to resume
-                except AuthFailedError:
-                    raise
+                except AuthFailedError as error:
+                    self._failed(server, error)
+                    refusal = error
                 except (OSError, ZooKeeperError) as error:  # TimeoutError is an OSError
                     self._failed(server, error)
+                    unreached = True
+        if refusal is not None and self._must_fail(unreached=unreached):
+            raise refusal
         return None
+
+    def _must_fail(self, *, unreached: bool) -> bool:
+        """Whether credentials that no server has accepted in this round end the client.
+
+        An operator changes credentials on one server after the other. So a server that is not reached, which may be
+        restarting, may accept them, until the session is likely to be over.
+        """
+        return not unreached or not self.states.generation or self._outages.lasted > self.timeout
 
     def _attempt_timeout(self, attempts: int) -> float:
         """Return the seconds for each of the attempts of a round.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import ssl
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.zookeeper.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +65,8 @@ class RenewedContext(ssl.SSLContext):
         return self
 
     async def renew(self) -> None:
-        """Read the files in a thread if they have changed."""
-        await asyncio.to_thread(self._renew)
+        """Read the files in a thread if they have changed. Raises: OSError: no thread can be started."""
+        await in_thread(self._renew, "TLS files")
 
     def _renew(self) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,8 @@ from tests.cli.conftest import NEW_PROCESS
 from tests.complaints import complaints
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Cli
 
 
@@ -74,6 +78,26 @@ def test_a_mistyped_command_or_option_is_refused_with_a_hint_to_the_help(
 ) -> None:
     assert run(line.split()) == Exit.USAGE
     assert capsys.readouterr().err.strip().endswith(error)
+
+
+@pytest.mark.parametrize("imported", ["pydantic", "typer"])
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(
+    cli: Cli, tmp_path: Path, imported: str
+) -> None:
+    (tmp_path / f"{imported}.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    path = f"{tmp_path}:{cli.environment.get('PYTHONPATH', '')}"
+    with subprocess.Popen(
+        [sys.executable, "-c", "from aiozkqueue_completion import main; main()", "stats", "jobs"],
+        env=cli.environment | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        cli.stack.callback(command.kill)
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"importing\n"
+        command.send_signal(signal.SIGINT)
+        _, log = command.communicate(timeout=90)
+    assert (command.returncode, complaints(log.decode())) == (Exit.INTERRUPTED, "")
 
 
 @pytest.mark.parametrize(("closed", "arguments"), [(">&-", ["put", "jobs", "x"]), ("<&-", ["purge", "jobs", "--yes"])])

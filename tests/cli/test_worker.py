@@ -11,6 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +21,6 @@ from aiozkqueue.cli.worker import _find_modules_of
 from tests.complaints import complaints
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Cli
 
 # A handler prints `started`, and continues when the file `go` exists.
@@ -209,6 +209,12 @@ def _until_answered(port: int, path: str, answer: tuple[int, str]) -> None:
         time.sleep(0.05)
 
 
+def _may_be_first() -> bool:
+    """Whether this user may start a process as the first one of a namespace, as in a container."""
+    command = ["unshare", "--pid", "--fork", "true"]
+    return which("unshare") is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cli: Cli, go: Path) -> None:
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}\n{"id": 3}')
     worker = cli.start("worker", "shop:slow", "--queue", "orders", "--concurrency", "2")
@@ -390,6 +396,29 @@ def test_a_worker_that_is_stopped_before_it_has_begun_exits_with_0(cli: Cli, go:
     worker.send_signal(number)
     _, log = worker.communicate(timeout=90)
     assert worker.returncode == 0, log
+
+
+@pytest.mark.skipif(not _may_be_first(), reason="a namespace of process ids needs Linux, util-linux and root")
+def test_the_first_process_of_a_container_ends_by_sigterm_although_it_still_imports(cli: Cli, go: Path) -> None:
+    (go.parent / "late.py").write_text(
+        "import pathlib, time\n"
+        "print('importing', flush=True)\n"
+        "while not pathlib.Path(__file__).with_name('go').exists():\n"
+        "    time.sleep(0.05)\n"
+    )
+    command = [sys.executable, "-c", "from aiozkqueue_completion import main; main()", "worker", "late:listener"]
+    container = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", *command], env=cli.environment, stdout=subprocess.PIPE
+    )
+    with container:
+        cli.stack.callback(container.kill)
+        assert _line(container) == "importing"
+        children = (Path("/proc") / str(container.pid) / "task" / str(container.pid) / "children").read_text()
+        os.kill(int(children), signal.SIGTERM)
+        try:
+            assert container.wait(45) == 128 + signal.SIGTERM
+        finally:
+            go.touch()
 
 
 def test_a_worker_is_ready_until_it_is_signalled_and_live_until_it_exits(cli: Cli, go: Path) -> None:

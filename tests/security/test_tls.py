@@ -14,6 +14,8 @@ import aiozkqueue as zq
 from aiozkqueue.cli.connection import Connection
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerTls, make_certificates
+from aiozkqueue.zookeeper import RenewedContext, TlsFiles
+from tests.busy_threads import busy_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +91,20 @@ async def test_a_connection_without_tls_to_the_tls_port_fails(secured: EmbeddedZ
     with pytest.raises(zq.ConnectionLostError):
         async with zq.connect(secured.secure_hosts, root=root, connect_timeout=TIMEOUTS[0]):
             pass
+
+
+async def test_a_connection_with_tls_files_is_resumed_although_calls_of_the_program_occupy_all_threads_of_the_loop(
+    secured: EmbeddedZooKeeper, root: str, certificates: Certificates
+) -> None:
+    tls = await asyncio.to_thread(RenewedContext, TlsFiles(certificates.authority))
+    async with zq.connect(secured.secure_hosts, root=root, session_timeout=20, tls=tls) as session:
+        await session.queue("q").put(b"1")
+        client: Session = session._runtime.zookeeper._session  # type: ignore[attr-defined] # private to the client
+        async with busy_threads():
+            assert client.connection is not None
+            client.connection.abort("lost")
+            async with asyncio.timeout(30):
+                assert await session.queue("q").size() == 1
 
 
 async def test_mutual_tls_accepts_only_clients_with_a_certificate(

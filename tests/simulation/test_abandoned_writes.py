@@ -76,10 +76,10 @@ def test_a_caller_cancelled_repeatedly_waits_for_the_reply_for_one_session_timeo
             start = asyncio.get_running_loop().time()
             for _ in range(5):
                 assert caller.cancel(), "the call has already ended"
-                await asyncio.sleep(session._runtime.grace / 6)
+                await asyncio.sleep(session._runtime.committer.grace / 6)
             with pytest.raises(asyncio.CancelledError):
                 await caller
-            return (asyncio.get_running_loop().time() - start) / session._runtime.grace
+            return (asyncio.get_running_loop().time() - start) / session._runtime.committer.grace
 
     assert run_virtual(main) == pytest.approx(1, abs=0.01)
 

@@ -93,7 +93,7 @@ class Runtime(Protocol):
 
     @property
     def grace(self) -> float:
-        """Seconds for which a cancelled caller waits for a write in progress: one session timeout."""
+        """Seconds for which a caller waits for a release or a write in progress: see `SessionCore.grace`."""
         ...
 
     @property

@@ -56,7 +56,6 @@ class SimulatedConnection:
         self.server = server
         self.last_zxid: int = 0
         self.answered: int = 0
-        self.last_received: float = self.loop.time()
         self.session_expired: bool = False
         self.dropping: Dropping = Dropping()
         self.cut_off: int = 0  # whether requests had no answer when the server closed the connection
@@ -66,6 +65,7 @@ class SimulatedConnection:
         self._on_events = on_events
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._end: ServerConnection | None = None
+        self._received = self.loop.time()
         ensemble = server.ensemble
         self._context = copy_context()
         delays = ensemble.delays
@@ -73,6 +73,13 @@ class SimulatedConnection:
         self.stream: Pipe[tuple[int, object]] = Pipe(
             self.loop, self._receive, delays.network, self._context, delays.together
         )
+
+    @property
+    def last_received(self) -> float:
+        """When anything last arrived. Pings are not simulated: they are answered as long as they get through."""
+        if self._end is not None and self._end.healthy:
+            self._received = self.loop.time()
+        return self._received
 
     def attach(self, session: ServerSession) -> None:
         """Start to carry a session; a connection that carried it before stops."""
@@ -116,6 +123,7 @@ class SimulatedConnection:
 
     def on_cut(self, why: str) -> None:
         """Handle the server's close of the connection."""
+        self._received = self.loop.time()
         self.cut_off = len(self._pending)
         self.loop.call_soon(self.abort, why, context=self._context)
 
@@ -123,7 +131,7 @@ class SimulatedConnection:
         end = self._end
         if end is None:
             return
-        silent = end.silent
+        silent, self._received = end.silent, self.last_received
         end.arrive(request)
         if end.silent and not silent:
             timeout = end.session.timeout * _SILENT
@@ -131,7 +139,7 @@ class SimulatedConnection:
 
     def _receive(self, what: tuple[int, object]) -> None:
         zxid, result = what
-        self.last_received = self.loop.time()
+        self._received = self.loop.time()
         if isinstance(result, Notifications):
             self._on_events(result.events)
             return

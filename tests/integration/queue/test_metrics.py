@@ -280,3 +280,24 @@ async def test_nothing_is_counted_before_a_collector_exists(session: zq.QueueSes
     metrics = collector(session)
     await session.queue("jobs").put(b"2")
     assert (await samples(metrics))["aiozkqueue_messages_put_total jobs"] == 1
+
+
+async def test_a_session_that_still_settles_its_work_as_it_closes_reports_no_failure_of_its_metrics(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.3)
+    async with zq.connect(zookeeper_proxy.hosts, root=queue_root, session_timeout=2) as session:
+        sampler = collector(session)._sampler
+        await session.queue("jobs").put(b"1")
+        before = sampler._sampled_at
+
+        async def sampled() -> bool:
+            return sampler._sampled_at > before
+
+        await eventually(sampled, 30)  # it sleeps now
+        zookeeper_proxy.stall()
+        unanswered = asyncio.create_task(session.queue("jobs").put(b"2"))
+        await asyncio.sleep(0)
+    with pytest.raises(zq.OutcomeUnknownError):
+        await unanswered
+    assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.metrics"] == []

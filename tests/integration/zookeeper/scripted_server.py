@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
+
+T = TypeVar("T")
 
 BANNER = b"Zookeeper version: 3.9.5-scripted, built on 2025-01-01\nMode: standalone\n"
 CLOSE = -11
@@ -93,6 +96,13 @@ class Peer:
 
     def drop(self) -> None:
         self._writer.transport.abort()
+
+
+class InOrder(random.Random):
+    """Makes the client try servers and addresses in the order in which they are listed."""
+
+    def sample(self, population: Sequence[T], k: int, **_: object) -> list[T]:
+        return list(population)[:k]
 
 
 class ScriptedServer:

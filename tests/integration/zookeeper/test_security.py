@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 import ssl
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +24,13 @@ from aiozkqueue.zookeeper import (
     connect,
 )
 from aiozkqueue.zookeeper.connection import UNANSWERED
+from aiozkqueue.zookeeper.hosts import Ensemble, Server
+from aiozkqueue.zookeeper.session import Session
+from tests.integration.zookeeper.scripted_server import InOrder, Peer, ScriptedServer, connected, reply
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.integration.zookeeper.conftest import Opener, SecureServer
 
 _ALICE = Auth.sasl("alice", 'p"ß€')
@@ -156,3 +164,85 @@ async def test_credentials_refused_on_a_reconnection_fail_the_client_permanently
             with pytest.raises(AuthFailedError):
                 await call
         await zk.close()
+
+
+class Member(ScriptedServer):
+    """A server of an ensemble with one session, which accepts the credentials or refuses them."""
+
+    def __init__(self, *, accepts: bool) -> None:
+        super().__init__(self._join)
+        self.accepts = accepts
+        self.refused = 0
+        self.up = asyncio.Event()
+        self.up.set()
+
+    async def _join(self, peer: Peer) -> None:
+        if not self.up.is_set():
+            peer.drop()
+            return
+        await peer.asked()
+        peer.send(connected(5, timeout=20_000))
+        await peer.packet()  # the credentials
+        if self.accepts:
+            peer.send(reply(-4))
+            await peer.keep_alive()
+        else:
+            self.refused += 1
+            peer.send(reply(-4, error=-115))
+
+
+@asynccontextmanager
+async def session_of(*members: Member) -> AsyncIterator[Session]:
+    servers = [Server("127.0.0.1", int(member.hosts.rpartition(":")[2])) for member in members]
+    session = Session(Ensemble(tuple(servers)), timeout=20.0, auth=(Auth.digest("carol", "pw"),), jitter=InOrder())
+    session.start()
+    async with asyncio.timeout(50):
+        await session.wait_connected()
+        yield session
+    session.kill()  # the members do not answer a close
+
+
+async def test_a_session_continues_at_another_server_if_one_refuses_the_credentials() -> None:
+    """A password is changed on one server after the other."""
+    async with (
+        Member(accepts=False) as changed,
+        Member(accepts=True) as unchanged,
+        session_of(changed, unchanged) as session,
+    ):
+        assert session.connection is not None
+        session.connection.abort("lost")
+        assert await session.wait_connected() == 1
+        assert changed.refused == 2
+        assert unchanged.connections == 2
+
+
+async def test_a_session_waits_for_a_server_that_restarts_while_another_refuses_the_credentials(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        Member(accepts=False) as changed,
+        Member(accepts=True) as unchanged,
+        session_of(changed, unchanged) as session,
+    ):
+        assert session.connection is not None
+        unchanged.up.clear()
+        session.connection.abort("lost")
+        while changed.refused < 4:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.01)
+        unchanged.up.set()
+        assert await session.wait_connected() == 1
+        assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_session_whose_credentials_all_servers_refuse_fails_and_logs_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Member(accepts=True) as first, Member(accepts=True) as second, session_of(first, second) as session:
+        first.accepts = second.accepts = False
+        assert session.connection is not None
+        session.connection.abort("lost")
+        with pytest.raises(AuthFailedError):
+            await session.wait_connected()
+        assert session.state is State.FAILED
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert re.fullmatch(r"no server at .* accepts the credentials any more, so this session has failed: .*", error)

@@ -350,6 +350,22 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
     assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)
 
 
+async def test_connections_that_are_lost_again_and_again_do_not_fill_the_log(
+    zookeeper_proxy: ZooKeeperProxy, opened: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aiozkqueue.zookeeper")
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=20.0)
+    for _ in range(25):
+        assert await zk.exists("/")
+        zookeeper_proxy.reset_connections()
+    assert await zk.exists("/")
+    lines = [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.zookeeper.outage"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(lines) <= 1 + 2 * 10 + 1, lines
+    peer = re.escape(zookeeper_proxy.hosts)
+    assert re.match(rf"11 connections to {peer} were lost within \d+ s; the last: connection to {peer} lost: ", warning)
+
+
 async def test_a_server_that_is_at_its_limit_of_connections_is_named_as_a_cause() -> None:
     async with full_server() as hosts:
         first = await connect(hosts, session_timeout=20.0)

@@ -1,25 +1,24 @@
-"""Names that are slow to resolve or have several addresses, and servers that are slow or have older data."""
+"""Names that are slow to resolve or have several addresses, busy threads, and servers that are slow or behind."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.testing import EmbeddedZooKeeper
 from aiozkqueue.testing.ports import free_ports
 from aiozkqueue.zookeeper import Create, State, connect
 from aiozkqueue.zookeeper.hosts import Ensemble, Server
 from aiozkqueue.zookeeper.session import Session
-from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
+from tests.busy_threads import busy_threads
+from tests.integration.zookeeper.scripted_server import InOrder, Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pytest
 
-T = TypeVar("T")
+    from aiozkqueue.testing import ZooKeeperProxy
 
 
 class Names:
@@ -29,20 +28,13 @@ class Names:
         self.addresses = addresses
         self.delay = delay
         self.asked = 0
-        patch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._answer)
+        patch.setattr(socket, "getaddrinfo", self._answer)
 
-    async def _answer(self, host: str, port: int, **_: object) -> list[Any]:
+    def _answer(self, host: str, port: int, **_: object) -> list[Any]:
         assert host == "zk.example"
         self.asked += 1
-        await asyncio.sleep(self.delay)
+        time.sleep(self.delay)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.addresses]
-
-
-class InOrder(random.Random):
-    """Makes the client try servers and addresses in the order in which they are listed."""
-
-    def sample(self, population: Sequence[T], k: int, **_: object) -> list[T]:
-        return list(population)[:k]
 
 
 async def _answers(peer: Peer) -> None:
@@ -72,6 +64,20 @@ async def test_a_closed_client_leaves_no_lookup_behind(monkeypatch: pytest.Monke
     async with asyncio.timeout(30):
         while asyncio.all_tasks() != before:  # noqa: ASYNC110 - no event reports the last end
             await asyncio.sleep(0.01)
+
+
+async def test_a_session_is_resumed_although_calls_of_the_program_occupy_all_threads_of_the_loop(
+    zookeeper_proxy: ZooKeeperProxy,
+) -> None:
+    port = zookeeper_proxy.hosts.rpartition(":")[2]
+    zk = await connect(f"localhost:{port}", session_timeout=20)
+    session = zk.session_id
+    async with busy_threads():
+        zookeeper_proxy.reset_connections()
+        async with asyncio.timeout(30):
+            assert await zk.exists("/")
+    assert zk.session_id == session
+    await zk.close()
 
 
 async def test_all_addresses_of_a_name_are_tried_within_the_session_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
-"""An outage is logged rarely, and less often the longer it lasts."""
+"""An outage is logged rarely, and less often the longer it lasts. Frequent losses are counted."""
 
 from __future__ import annotations
 
 import pytest
 
-from aiozkqueue.zookeeper.outage import Outage
+from aiozkqueue.zookeeper.outage import Losses, Outage
 
 
 def test_an_outage_is_reported_after_ten_seconds_one_minute_and_then_every_five_minutes() -> None:
@@ -17,3 +17,31 @@ def test_several_overdue_outage_reports_become_one() -> None:
     outage = Outage(5.0)
     assert [outage.must_log(now) for now in (14.9, 400.0, 400.0, 664.9, 665.0)] == [False, True, False, False, True]
     assert outage.lasted(400.0) == pytest.approx(395.0)
+
+
+def test_a_connection_that_is_lost_each_second_is_reported_once_and_then_every_five_minutes() -> None:
+    losses, single = Losses(), 0
+    reported = list[tuple[int, float]]()
+    for second in range(1000):
+        if (report := losses.count(5.0 + second)) is not None:
+            reported.append(report)
+        single += not losses.frequent
+    assert single == 10
+    assert reported == [(11, 10.0), (300, 300.0), (300, 300.0), (300, 300.0)]
+
+
+def test_rare_losses_are_logged_one_by_one() -> None:
+    losses = Losses()
+    for hour in range(100):
+        assert losses.count(3600.0 * hour) is None
+        assert not losses.frequent
+
+
+def test_losses_after_a_calm_time_are_logged_one_by_one_again() -> None:
+    losses = Losses()
+    for second in range(40):
+        losses.count(float(second))
+    assert losses.frequent
+    assert losses.count(2000.0) == (40, 2000.0)
+    assert not losses.frequent
+    assert losses.count(2001.0) is None
