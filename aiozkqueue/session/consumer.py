@@ -92,7 +92,7 @@ class Consumer(Generic[T]):
         """Settle the last delivery, and wait for the next one.
 
         Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
-            ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            PayloadError, ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         if self._closed:
             raise StopAsyncIteration
