@@ -231,8 +231,8 @@ class Transaction:
             DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``.
             OutcomeUnknownError: it was sent, and there was no answer within ``timeout`` seconds; `QueueSession.outcome`
                 returns it later.
-            AccessDeniedError, PayloadError: nothing was applied; the error names the cause, which repeating the work does
-                not remove.
+            AccessDeniedError, PayloadError: nothing was applied; the error names the cause, which repeating the work
+                does not remove.
             ConfigConflictError: nothing was applied: a queue that was put to stores another policy than its program
                 names. Later calls follow the stored policy.
             TransactionClosedError, SessionClosedError, InvalidOptionError, WrongLoopError.
