@@ -309,7 +309,8 @@ class App:
             InvalidOptionError: there is no handler; or as `bind`.
             InvalidScheduleError: a cron expression or a time zone is invalid.
             MissingExtraError: there are jobs, and the extra ``schedule`` is not installed.
-            ConfigConflictError, AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            ConfigConflictError, AccessDeniedError, PayloadError, OutcomeUnknownError, SessionClosedError,
+            WrongLoopError.
         """
         if not self._handlers:
             msg = "the application has no handler; declare one with @app.listener or @app.cron"

@@ -204,7 +204,7 @@ class NotRedrivenError(QueueError):
 
 
 class ConfigConflictError(QueueError):
-    """The queue's stored configuration differs; change it with `Queue.configure`."""
+    """A policy or setting differs from the stored configuration of the queue; `Queue.configure` changes it."""
 
 
 class AlreadyExistsError(QueueError):
@@ -232,7 +232,7 @@ class WrongLoopError(QueueError, RuntimeError):
 
 
 class PayloadError(QueueError, ValueError):
-    """The value does not fit the queue's type, or a stored payload does not decode."""
+    """The value does not fit the queue's type, or a stored payload or configuration does not decode."""
 
 
 class MessageTooLargeError(QueueError, ValueError):

@@ -36,7 +36,7 @@ COMMANDS: Final = (
     Command("purge", "queues:purge", "Delete all messages that are not in flight; keep dead letters.", QUEUES),
     Command("delete", "delete:delete", "Delete a queue with all its data.", QUEUES),
     Command("move", "moves:move", "Move the messages of a queue to another queue.", QUEUES),
-    Command("moves", "moves:moves", "List the moves of the last days and their progress.", QUEUES),
+    Command("moves", "moves:moves", "List the moves of the last week and their progress.", QUEUES),
     Command("consumers", "records:consumers", "Show the consumers of a queue and the messages they hold.", QUEUES),
     Command("clean", "records:clean", "Clean up now instead of waiting for the sessions to do it.", QUEUES),
     Command(

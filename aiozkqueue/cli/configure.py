@@ -68,7 +68,7 @@ _STICKY: Final = "Sticky queues"
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
     Setting("shards", int, "The number of lanes for new messages."),
-    Setting("bundle", int, "The maximum number per znode, 1 to 64."),
+    Setting("bundle", int, "Messages in one znode, up to 64."),
     Setting("max_size", int, "The maximum number of messages; 0: no limit."),
     Setting("ordered", bool, "Deliver messages one at a time, in order."),
     Setting("paused", bool, "Stop or resume deliveries."),
@@ -108,7 +108,7 @@ async def configure(
             help="Before the next attempt: 5; 1,5,1m; 1..1h (doubled).",
         ),
     ] = None,
-    exhausted: Annotated[Exhausted | None, typer.Option(help="The end of a message after its last attempt.")] = None,
+    exhausted: Annotated[Exhausted | None, typer.Option(help="What happens after the last attempt.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
     as_json: AsJson = False,
     **settings: object,

@@ -77,11 +77,11 @@ async def consume(
 ) -> Exit:
     """Take messages and print or process each in its own transaction.
 
-    Prints each payload and a newline, and commits; or runs a command with the payload on its stdin, and
-    AIOZKQUEUE_MESSAGE_ID and AIOZKQUEUE_ATTEMPT in its environment, but no AIOZKQUEUE_AUTH: exit status 0 commits,
-    any other status redelivers the message. Messages match all filters, and both options may be repeated.
-    SIGTERM or SIGINT: finish the current message, then exit.
-    A second signal exits immediately, and the message is redelivered.
+    Prints each payload and a newline, and commits. With --exec, runs a command instead, with the payload on its stdin:
+    exit status 0 commits, any other status redelivers the message. AIOZKQUEUE_MESSAGE_ID and AIOZKQUEUE_ATTEMPT are in
+    its environment, AIOZKQUEUE_AUTH is not. A message must match all filters; --filter and --enum may be repeated.
+    SIGTERM or SIGINT: finish the current message, then exit. A second signal exits immediately, and the message is
+    redelivered.
 
     Exit status 1: there was no message, or a command failed.
 

@@ -32,7 +32,7 @@ EXAMINED: Final = 5_000
 async def list_(
     connection: Connection,
     queue: AskedQueue,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of dead letters.")] = 10,
     reason: _Reason = None,
     search: _Search = None,
     as_json: AsJson = False,
@@ -66,7 +66,9 @@ async def redrive(
     connection: Connection,
     queue: AskedQueue,
     ids: _Ids = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of dead letters.")
+    ] = None,
     reason: _Reason = None,
     search: _Search = None,
     into: Annotated[str | None, typer.Option(metavar="QUEUE", help="Put them into this queue instead.")] = None,

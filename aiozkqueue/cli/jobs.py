@@ -75,7 +75,7 @@ async def add(
         Literal["skip", "last", "all"],
         typer.Option(help="Which missed occurrences to put after a time without a scheduler."),
     ] = "last",
-    limit: Annotated[int, typer.Option(min=1, help="The maximum number with --missed all.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The maximum number that --missed all puts.")] = 100,
     tolerance: Annotated[
         float,
         typer.Option(

@@ -63,7 +63,7 @@ async def moves(
     ] = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """List the moves of the last days and their progress.
+    """List the moves of the last week and their progress.
 
     Exit status 1: there are none.
 

@@ -29,7 +29,7 @@ EXAMINED: Final = 1_000
 async def peek(
     connection: Connection,
     queue: AskedQueue,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of messages.")] = 10,
     status: Annotated[Status | None, typer.Option(help="Only messages with this status.")] = None,
     key: Annotated[str | None, typer.Option(metavar="TEXT", help="Only messages with this key.")] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Only messages of this group.")] = None,

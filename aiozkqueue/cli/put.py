@@ -66,7 +66,7 @@ async def put(
     ] = None,
     unique: Annotated[
         Literal["raise", "ignore"] | None,
-        typer.Option(help="If the queue has its key or payload: fail, or skip."),
+        typer.Option(help="If its key or payload is queued: fail, or skip."),
     ] = None,
     ttl: Annotated[
         float | None,

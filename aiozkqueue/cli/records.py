@@ -68,7 +68,7 @@ async def history(
     queue: AskedQueue,
     since: _Moment = None,
     until: _Moment = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of records.")] = 100,
     as_json: AsJson = False,
 ) -> Exit:
     """Show ended messages, the newest first.

@@ -81,15 +81,17 @@ def worker(
             "--drain-timeout",
             parser=parse_duration,
             metavar=TIME,
-            help="The time for handlers after a stop.",
+            help="How long handlers may run after a stop.",
         ),
     ] = 25,
     health_port: Annotated[
         int | None,
         typer.Option("--health-port", min=0, max=65535, help="The port of /live, /ready and /metrics; 0: free."),
     ] = None,
-    health_host: Annotated[str, typer.Option("--health-host", help="Its address, or 0.0.0.0.")] = "127.0.0.1",
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file below here changes.")] = False,
+    health_host: Annotated[
+        str, typer.Option("--health-host", help="The address of --health-port; 0.0.0.0: all.")
+    ] = "127.0.0.1",
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file here changes.")] = False,
     processes: Annotated[
         int,
         typer.Option(
@@ -105,12 +107,11 @@ def worker(
 ) -> Exit:
     """Run an application or listeners until SIGTERM or SIGINT; then let their handlers finish.
 
-    MODULE:NAME is an aiozkqueue.App, whose connection the options replace; or a function of the session that returns
-    a listener, several, or a context manager that yields them; or, with --queue, a handler. The annotation Delivery[T]
-    of its argument is the type of the payload. A killed process is replaced; the n-th has the health port plus n - 1.
-    A second signal cancels the handlers and releases their messages. SIGUSR1, or `aiozkqueue dump`, prints where they
-    wait.
-    The exit status is 0 after a signal; otherwise it names the error of the listener that stopped.
+    MODULE:NAME is an aiozkqueue.App; or a function that takes the session, and returns listeners or a context manager
+    that yields them; or, with --queue, a handler, whose annotation Delivery[T] is the type of the payload. The
+    connection options replace those of an App. A killed process is replaced; the n-th has the health port plus n - 1.
+    A second signal cancels the handlers and releases their messages. `aiozkqueue dump` prints where they wait.
+    The exit status is 0 after a signal; otherwise it is that of the error of the listener that stopped.
 
     Examples:
     [dim]$ aiozkqueue worker shop:app

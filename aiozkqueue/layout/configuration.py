@@ -259,7 +259,7 @@ class StoredConfig(QueueConfig):
         if unknown := set(read["requires"]) - _KNOWN:
             raise MalformedError(
                 f"{_WHAT} cannot be used: it requires {', '.join(map(repr, sorted(unknown)))}, which this version "
-                "does not know; update this program"
+                "does not know"
             )
         history = read["history"]
         if excess := excess_of(width, {**read["priorities"], 0: read["generations"]}.values()):

@@ -135,7 +135,7 @@ class DeadLetters(Generic[T]):
             NotRedrivenError: some cannot be put into that queue, such as messages of a group into a sticky queue; the
                 others have been redriven.
             InvalidNameError: ``into`` is not the name of a queue.
-            InvalidOptionError; as `size`.
+            PayloadError, ConfigConflictError, NotCommittedError, OutcomeUnknownError, InvalidOptionError; as `size`.
         """
         wait = seconds(timeout, "timeout")
         runtime, state = self._usable(), self._state
@@ -188,7 +188,10 @@ class DeadLetters(Generic[T]):
 
     @changes
     async def purge(self, ids: Collection[str] | None = None) -> int:
-        """Remove dead letters permanently, and return their number. Raises: as `size`; InvalidOptionError."""
+        """Remove dead letters permanently, and return their number.
+
+        Raises: as `size`; NotCommittedError, OutcomeUnknownError, InvalidOptionError.
+        """
         runtime, state, removed = self._usable(), self._state, 0
         async for page in self._chosen(ids):
             removed += sum(await apply(runtime, [Change(state, [Delete(entry.path)]) for entry in page]))

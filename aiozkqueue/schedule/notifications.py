@@ -331,8 +331,8 @@ class NotificationQueue(Generic[T]):
 
         With ``tx`` as `update`.
 
-        Raises: InvalidOptionError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError,
-        SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, PayloadError,
+        NotCommittedError, SessionClosedError, WrongLoopError.
         """
         return await self._remove(partial(self._by_id, notification_id), tx) > 0
 
@@ -355,7 +355,7 @@ class NotificationQueue(Generic[T]):
     async def ready(self, at: datetime | None = None) -> int:
         """Count the notifications of this queue that are due at a date (None: now) and not held.
 
-        Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, ConnectionLostError,
+        Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, PayloadError, ConnectionLostError,
         SessionClosedError, WrongLoopError.
         """
         runtime, state = core_of(self._session), state_of(self._queue)

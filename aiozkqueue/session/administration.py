@@ -64,7 +64,7 @@ class QueueAdmin:
 
         Lists the queue if it has bundles, or if a session holds messages of a group.
 
-        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, PayloadError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         return await consumers(self._handle)
 
@@ -76,8 +76,8 @@ class QueueAdmin:
         node has put stay with it, whether or not this session takes any. The janitor does the same every ``reap_every``
         seconds. Only queues with ``affinity="producer"`` have such messages.
 
-        Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
-        NotCommittedError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, PayloadError,
+        ConfigConflictError, OutcomeUnknownError, NotCommittedError, SessionClosedError, WrongLoopError.
         """
         handle = self._handle
         if limit is not None:
@@ -92,7 +92,7 @@ class QueueAdmin:
 
         Raises:
             PartlyDeniedError: this user may not read or change some of the messages; all other claims are released.
-            AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, PayloadError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         return await release_claims(self._handle)
 
@@ -104,8 +104,8 @@ class QueueAdmin:
         consumers or unfinished Spark writes hold them. Until then, the configuration requires programs that know
         bundles: call this again until it returns 0.
 
-        Raises: AccessDeniedError, PayloadError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
-        WrongLoopError.
+        Raises: AccessDeniedError, ConfigConflictError, PayloadError, NotCommittedError, OutcomeUnknownError,
+        SessionClosedError, WrongLoopError.
         """
         return await unbundle(self._handle)
 
@@ -153,8 +153,8 @@ class QueueAdmin:
 
         If the writer is still running, its further puts fail, and it must write the batch again.
 
-        Raises: NotFoundError: there is no such writer; InvalidOptionError, AccessDeniedError, NotCommittedError,
-        OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        Raises: NotFoundError: there is no such writer; InvalidOptionError, AccessDeniedError, PayloadError,
+        NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         return await give_up(self._handle, text(writer, "writer", "the name of a writer, as `unfinished` returns it"))
 
@@ -186,7 +186,7 @@ class QueueAdmin:
 
     @reads
     async def pins(self) -> list[Pin]:
-        """Return the retention holds on the history: audits that run or were interrupted.
+        """Return the pins on the history, by which audits that run or were interrupted keep it from clean-up.
 
         Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
@@ -194,7 +194,7 @@ class QueueAdmin:
 
     @changes
     async def unpin(self, name: str) -> bool:
-        """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
+        """Remove a pin, so that clean-up may remove the history again; return whether it existed.
 
         A running audit then moves the records that clean-up leaves; an interrupted audit is abandoned.
 

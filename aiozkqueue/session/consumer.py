@@ -93,7 +93,7 @@ class Consumer(Generic[T]):
         """Settle the last delivery, and wait for the next one.
 
         Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
-            ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            PayloadError, ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
             RuntimeError: another task waits for the next one; only with ``settle="explicit"`` tasks may share a loop.
         """
         if self._closed:

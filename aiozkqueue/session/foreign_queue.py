@@ -75,7 +75,7 @@ class CuratorQueue(ForeignQueue[T]):
     ) -> str:
         """Put several messages as one item, as Curator's ``putMulti`` does: all of them are stored, or none.
 
-        The first of our consumers that takes the item splits it, so its messages are delivered one by one, in order.
+        The first aiozkqueue consumer that takes the item splits it, so its messages are delivered one by one, in order.
 
         ``timeout`` is as for `put`.
 

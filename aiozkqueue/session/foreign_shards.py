@@ -66,7 +66,10 @@ class CuratorShards(Generic[T]):
         return self._queue(f"{self._path}/{another_shard(self._path, names)}")
 
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
-        """Put a message to the `emptiest` shard. Raises: as `Queue.put`."""
+        """Put a message to the `emptiest` shard.
+
+        Raises: as `Queue.put`; ConnectionLostError: the shards could not be read, and nothing was put.
+        """
         return await (await self.emptiest()).put(value, timeout=timeout, **options)
 
     @reads

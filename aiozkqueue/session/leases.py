@@ -91,7 +91,8 @@ class Leases(Generic[T]):
                 hold.
             ConnectionLostError: as `Transaction.take`.
             NotCommittedError: the messages could not be leased; they go to other takers.
-            AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, PayloadError, ConfigConflictError, OutcomeUnknownError, SessionClosedError,
+            WrongLoopError.
         """
         duration = required_seconds(lifetime, "lifetime")
         if not duration:
@@ -120,7 +121,8 @@ class Leases(Generic[T]):
             InvalidOptionError: a token is not one of this queue; no message was removed.
             ItemNotEmptyError: a message cannot be removed, because znodes were created below it; the others were.
             AccessDeniedError: this user may not read a message; the others were removed.
-            NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            PayloadError, ConfigConflictError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
+            WrongLoopError.
         """
         await self._change(
             self._places(tokens), lambda snapshot: removal(self._runtime, self._state, snapshot, CONSUME)

@@ -126,8 +126,8 @@ class Listener(Generic[T_co]):
 
         A stopped listener cannot be restarted: make another one.
 
-        Raises: AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: errors that waiting does not
-        resolve.
+        Raises: AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError, WrongLoopError: errors that
+        waiting does not resolve.
             RuntimeError: the listener is already running.
         """
         self._runtime.check()

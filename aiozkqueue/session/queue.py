@@ -119,13 +119,13 @@ class Queue(Destination[T]):
         session timeout, and then continues in the background.
 
         Raises:
-            PayloadError: the value is not of the queue's type.
+            PayloadError: the value is not of the queue's type, or the stored configuration does not decode.
             MessageTooLargeError: the message is larger than ZooKeeper accepts.
             NotCommittedError: the message could not be sent in time, and was not stored.
             OutcomeUnknownError: there was no answer in time, or the session was closed: the message may be stored.
             QueueFullError: the queue holds ``max_size`` messages, and no capacity was freed in time.
             DuplicateKeyError: it was put with ``unique``, and the queue already holds a message with its key.
-            ConfigConflictError: it was put with ``group``, and the queue is sticky.
+            ConfigConflictError: the queue stores another policy, or it was put with ``group``, and the queue is sticky.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         given: object = timeout
@@ -170,7 +170,8 @@ class Queue(Destination[T]):
         Raises:
             NoReplyError: there was no reply in time.
             PayloadError: the value is not of the queue's type, or the reply is not of the type ``reply``.
-            MessageTooLargeError, NotCommittedError, OutcomeUnknownError, QueueFullError, DuplicateKeyError: as `put`.
+            MessageTooLargeError, NotCommittedError, OutcomeUnknownError, QueueFullError, DuplicateKeyError,
+            ConfigConflictError: as `put`.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         wait, runtime = required_seconds(timeout, "timeout"), self._core
@@ -219,8 +220,8 @@ class Queue(Destination[T]):
             policy: the redelivery policy, stored with the queue if it has none yet.
             prefetch: the maximum number of messages claimed ahead of the loop.
             settle: ``"next"``: the loop commits a delivery when it asks for the next one. ``"explicit"``: the loop
-                does not settle deliveries; an unsettled message stays locked, without a warning, until the session
-                ends.
+                does not settle deliveries; an unsettled message stays locked until the session ends, which logs how
+                many there were.
             until_idle: end the loop when no message has arrived for this many seconds (0: when the queue is empty) and
                 its own commits have been answered. Messages that it could not commit, or that it put into this queue
                 itself, are delivered before. None: run forever.
@@ -229,6 +230,8 @@ class Queue(Destination[T]):
         Raises:
             InvalidOptionError: an option is out of range.
             ConfigConflictError: another policy is stored; the loop raises it if this is found only then.
+            PayloadError, AccessDeniedError: the loop raises them if the stored configuration does not decode, or an ACL
+                refuses the queue.
             SessionClosedError, WrongLoopError.
         """
         runtime = self._core
@@ -253,7 +256,8 @@ class Queue(Destination[T]):
         A message that this user may not read is left out, and named in a warning in the log. If only its attempts may
         not be read, it is shown, and its ``error`` gives the reason.
 
-        Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, PayloadError, InvalidOptionError, ConnectionLostError, SessionClosedError,
+        WrongLoopError.
         """
         contents = await peek(self._handle, positive(limit, "limit"))
         return [Message(content, self._binding.codec) for content in contents]
@@ -286,7 +290,8 @@ class Queue(Destination[T]):
         Some figures need listings, which take seconds for a million messages. After about ``budget`` seconds (or a
         timedelta) it returns the figures that it has read, and names the others in `QueueStats.incomplete`.
 
-        Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, PayloadError, InvalidOptionError, ConnectionLostError, SessionClosedError,
+        WrongLoopError.
         """
         return await stats.stats(self._handle, positive_seconds("budget", budget))
 
@@ -296,7 +301,8 @@ class Queue(Destination[T]):
 
         Raises:
             PartlyDeniedError: this user may not read or remove some of them; all others are gone.
-            AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, PayloadError, ConfigConflictError, NotCommittedError, OutcomeUnknownError,
+            SessionClosedError, WrongLoopError.
         """
         return await purge(self._handle)
 
@@ -319,7 +325,8 @@ class Queue(Destination[T]):
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
             ItemNotEmptyError: a message cannot be removed, because znodes were created below it.
             NotCommittedError: other clients kept changing it.
-            OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
+            OutcomeUnknownError, AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError,
+            WrongLoopError.
         """
         return await alter.cancel(self._core, AlterationTarget(self, id, key), running=flag(running, "running"))
 
@@ -334,7 +341,7 @@ class Queue(Destination[T]):
             PayloadError: the value is not of the queue's type.
             MessageTooLargeError: the message is larger than ZooKeeper accepts.
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
-            AccessDeniedError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
         return await alter.update(self._core, AlterationTarget(self, id, key), value)
 
@@ -345,7 +352,8 @@ class Queue(Destination[T]):
         This lists the queue. An ended message is found in the history, if the queue keeps one, or among the dead
         letters; any other is UNKNOWN.
 
-        Raises: InvalidOptionError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError, AccessDeniedError, PayloadError, ConnectionLostError, SessionClosedError,
+        WrongLoopError.
         """
         return await state_of(self._handle, text(message_id, "message_id", "the id of a message"))
 
@@ -384,7 +392,7 @@ class Queue(Destination[T]):
         """Read the current settings.
 
         Raises: NotFoundError: the queue does not exist; PayloadError: the stored data is not a configuration;
-        AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        AccessDeniedError, ConfigConflictError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         state = self._state
         state.invalidate()
@@ -403,7 +411,7 @@ class Queue(Destination[T]):
         resumed must exist. A setting that excludes bundles turns them off first, as `QueueAdmin.unbundle` does.
 
         Raises: NotFoundError: there is no queue to pause or resume; ConfigConflictError: two settings exclude each
-        other, or consumers hold bundles; AccessDeniedError, InvalidOptionError, NotCommittedError,
+        other, or consumers hold bundles; AccessDeniedError, PayloadError, InvalidOptionError, NotCommittedError,
         OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         given: object = config

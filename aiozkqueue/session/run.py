@@ -38,7 +38,7 @@ async def run(
         InvalidOptionError: a bad ``drain_timeout``, a service without ``run``, ``stop`` and ``abort``, or signals that
             are not `signal.Signals`.
         RuntimeError: there are ``signals``, and this is not the main thread.
-        The errors of `Listener.run`.
+        as `Listener.run`.
     """
     limit = seconds(drain_timeout, "drain_timeout")
     _check(services, signals)

@@ -158,8 +158,8 @@ class QueueSession:
             path: Curator's ``queuePath``, below the client's chroot.
             type: as for `queue`.
             lock_path: Curator's ``lockPath``, the same for all consumers of the queue. Without a lock path, a Curator
-                consumer takes messages that one of ours is processing: our commit then fails with `ClaimLostError`, and
-                none of it is applied.
+                consumer takes messages that an aiozkqueue consumer is processing, whose commit then fails with
+                `ClaimLostError`, and none of it is applied.
             kind: the recipe: ``"queue"``, ``"priority"`` (puts take ``priority=``, lower first), ``"delay"``
                 (``delay=`` or ``at=``), ``"id"`` (``key=``) or ``"simple"``.
             compressed: whether the Java clients use ``enableCompression()``; items are then written as gzip.
@@ -278,7 +278,7 @@ class QueueSession:
             path: the path of the queue.
             type: as for `queue`.
             locking: whether it is kazoo's ``LockingQueue`` or its ``Queue``. Without locking, a kazoo consumer takes
-                messages that one of ours is processing: our commit then fails with `ClaimLostError`.
+                messages that an aiozkqueue consumer is processing, whose commit then fails with `ClaimLostError`.
             policy: as for `queue`.
             undecodable: as for `queue`.
 

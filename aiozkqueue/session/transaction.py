@@ -92,7 +92,8 @@ class Transaction:
             TransactionClosedError: the transaction has been settled.
             SessionExpiredError: the ZooKeeper session of the messages taken before is over.
             TransactionTooLargeError: it holds as many locks as a session may.
-            AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
+            AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError, WrongLoopError,
+            InvalidOptionError.
         """
         wait, tracing = _take_timeout(self._runtime, queue, timeout), self._runtime.tracing
         begun = 0 if tracing is None else time_ns()
@@ -190,7 +191,8 @@ class Transaction:
 
         Raises:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given, or ``queue`` is another program's.
-            TransactionClosedError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+            TransactionClosedError, AccessDeniedError, PayloadError, ConfigConflictError, ConnectionLostError,
+            SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
         return await cancel(self._runtime, AlterationTarget(queue, id, key), self._work)
@@ -229,7 +231,11 @@ class Transaction:
             DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``.
             OutcomeUnknownError: it was sent, and there was no answer within ``timeout`` seconds; `QueueSession.outcome`
                 returns it later.
-            TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.
+            AccessDeniedError, PayloadError: nothing was applied; the error names the cause, which repeating the work
+                does not remove.
+            ConfigConflictError: nothing was applied: a queue that was put to stores another policy than its program
+                names. Later calls follow the stored policy.
+            TransactionClosedError, SessionClosedError, InvalidOptionError, WrongLoopError.
         """
         await self._work.commit(seconds(timeout, "timeout"))
 

@@ -28,7 +28,7 @@ def test_a_usage_line_has_required_arguments_without_braces(shown: pytest.Captur
     ("command", "text"),
     [
         ("move", "FROM The queue to move messages from. TO The queue to move them to."),
-        ("configure", "The maximum number per znode, 1 to 64."),
+        ("configure", "Messages in one znode, up to 64."),
         ("configure", "How long to keep records of ended messages: 7d; 7d,most=1000,payload; no (none)."),
         ("worker", "An App, a function that returns listeners, or a handler."),
         ("worker", "The queue; MODULE:NAME is then a handler."),

@@ -80,7 +80,7 @@ def test_a_program_that_does_not_know_bundles_names_their_queues_in_its_error(mo
     (stored,) = [znode.data for znode in DUMPS["v1-bundles"].znodes if znode.path == "/zms/bundled"]
     assert StoredConfig.decode(stored).bundled
     monkeypatch.setattr(configuration, "_KNOWN", frozenset[str]())
-    with pytest.raises(MalformedError, match=r"requires 'bundles'.*update this program"):
+    with pytest.raises(MalformedError, match=r"requires 'bundles'.*this version does not know"):
         StoredConfig.decode(stored)
 
 

@@ -78,7 +78,7 @@ def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool 
             cluster.ensemble.tick = 0.1
             cluster.ensemble.delays.lingering = lambda: 0.5
             cluster.ensemble.delays.network = lambda: 0.001
-            await _prepare(cluster)
+            await prepare(cluster)
             async with AsyncExitStack() as stack:
                 session = await stack.enter_async_context(
                     cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck")
@@ -146,7 +146,8 @@ def verdict(
     return wrong
 
 
-async def _prepare(cluster: Cluster) -> None:
+async def prepare(cluster: Cluster) -> None:
+    """Make the queues that calls find: one with waiting messages and a dead letter, and one for results."""
     async with cluster.connect(name="before") as session:
         queue = session.queue("jobs", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
         await queue.put(b"dead")

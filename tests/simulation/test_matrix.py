@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from docsite.public import by_home, raised_by
 from tests.simulation.bundles_subjects import CHANGES, BundledQueue, changes_of
 from tests.simulation.dialects_subjects import REFUSED
+from tests.simulation.listed import said_to_raise
 from tests.simulation.matrix import FAULTS, CallFault, call, verdict
 from tests.simulation.subjects import coroutines, without_a_subject
 
@@ -29,13 +29,6 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-
-
-def said_to_raise(kind: type | ModuleType, name: str) -> set[str] | None:
-    """Return the errors under ``Raises:``; None if the reference does not show them."""
-    written = getattr(kind, name)
-    member = by_home().get(f"{written.__module__}.{written.__qualname__}")
-    return None if member is None else {raised.error for raised in raised_by(member)}
 
 
 def test_the_matrix_contains_every_public_coroutine() -> None:

@@ -18,7 +18,7 @@ from aiozkqueue.schedule.jobs import JobOptions
 from aiozkqueue.testing.simulator import run_virtual, simulated
 from tests.simulation import dialects_subjects, features_subjects
 from tests.simulation.bundles_subjects import BundledQueue
-from tests.simulation.matrix import _prepare
+from tests.simulation.matrix import prepare
 from tests.simulation.subjects import ARGUMENTS, SUBJECTS, subject_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def result_of(kind: type | ModuleType, name: str, wrong: str, value: object) -> 
 
     async def main() -> Exception | None:
         async with simulated() as cluster:
-            await _prepare(cluster)
+            await prepare(cluster)
             async with cluster.connect() as session, subject_of(kind, name)(session) as ready:
                 method = getattr(ready.subject, name)
                 positional, named = arguments(ready, method, wrong, value)

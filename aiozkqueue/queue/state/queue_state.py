@@ -644,7 +644,7 @@ def configuration_of(paths: QueuePaths, data: bytes) -> StoredConfig:
         return StoredConfig.decode(data)
     except MalformedError as error:
         msg = (
-            f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}; "
-            "correct the JSON of this znode, for example with zkCli"
+            f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}; update this "
+            "program if a newer one has stored it, otherwise correct the JSON of this znode, for example with zkCli"
         )
         raise PayloadError(msg) from error

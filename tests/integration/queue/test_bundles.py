@@ -215,7 +215,7 @@ async def test_a_program_that_lacks_a_required_feature_refuses_the_queue(
 ) -> None:
     await session.queue("jobs").put(b"x")
     await server_view.set(f"{queue_root}/jobs", b'{"requires": ["bundles", "time travel"]}')
-    with pytest.raises(zq.PayloadError, match=r"time travel.*update this program"):
+    with pytest.raises(zq.PayloadError, match=r"time travel.*update this program if a newer one has stored"):
         await other.queue("jobs").put(b"y")
 
 
