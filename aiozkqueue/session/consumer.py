@@ -89,7 +89,7 @@ class Consumer(Generic[T]):
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
 
-    async def __anext__(self) -> Delivery[T]:  # noqa: C901 - one function call less for each message
+    async def __anext__(self) -> Delivery[T]:  # noqa: C901, PLR0912 - one function call less for each message
         """Settle the last delivery, and wait for the next one.
 
         Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
