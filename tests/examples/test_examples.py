@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.timeout(300)
 
 #: Seconds within which a process must act, even on a busy machine.
 PATIENCE = 100.0
+#: What the command says of a queue that the first example has not created yet, or that has no dead letters yet.
+NOTHING = re.compile(r"aiozkqueue: [^\n]*\bno (queue|dead letters)\b[^\n]*\n")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Start = Callable[..., subprocess.Popen[str]]
@@ -70,7 +73,8 @@ def command(environment: dict[str, str]) -> Callable[..., str]:
             timeout=PATIENCE,
             check=False,
         )
-        assert not complaints(done.stderr), done.stderr
+        nothing_found = done.returncode == 1 and NOTHING.fullmatch(done.stderr)
+        assert nothing_found or not complaints(done.stderr), done.stderr
         return done.stdout
 
     return run
