@@ -37,6 +37,9 @@ class SimulatedClient(ZooKeeperClient):
         request = Request(Kind.MULTI, tuple(operations), self.request_size(operations), results)
         return self._submit(request, generation)
 
+    async def check_version(self, within: float) -> None:
+        """Return at once: a simulated server knows all requests."""
+
     async def read(self, path: str, *, generation: int | None = None) -> Node:
         """Data and stat. Raises: NoNodeError."""
         node: Node = await self._call(Kind.READ, _check(path), generation)
