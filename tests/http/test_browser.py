@@ -177,6 +177,34 @@ async def test_pages_refresh_until_they_are_paused(page: Page, session: zq.Queue
     await expect(page.get_by_role("button", name="Resume updates")).to_be_visible()
 
 
+async def test_a_page_is_updated_around_its_readers_focus(page: Page, session: zq.QueueSession) -> None:
+    invoices = page.get_by_role("row").filter(has_text="invoices")
+    link = page.get_by_role("link", name="invoices", exact=True)
+    await page.set_viewport_size({"width": 800, "height": 800})
+    await page.get_by_role("region", name="Queues").evaluate("node => { node.scrollLeft = 40; }")
+    await link.focus()
+    await session.queue("invoices").put(b"1")
+    await expect(invoices).to_contain_text("31", timeout=60_000)  # the same rows
+    await expect(link).to_be_focused()
+    await session.queue("a-new-queue").put(b"1")
+    await expect(page.get_by_role("link", name="a-new-queue")).to_be_visible(timeout=60_000)  # another row
+    await expect(link).to_be_focused()
+    assert await page.get_by_role("region", name="Queues").evaluate("node => node.scrollLeft") == 40
+    await invoices.get_by_role("cell").nth(3).click()  # the focus is on the whole table
+    await session.queue("invoices").put(b"1")
+    await expect(invoices).to_contain_text("32", timeout=60_000)
+
+
+async def test_a_page_that_cannot_be_updated_says_why(page: Page, session: zq.QueueSession) -> None:
+    await session.queue("short-lived").put(b"1")
+    await page.goto("/queues/short-lived")
+    await session.queue("short-lived").admin.delete(force=True)
+    await expect(page.locator("[data-told]")).to_contain_text("it no longer exists", timeout=60_000)
+    await page.goto("/")
+    await Keys(core_of(session)).revoke("operator")
+    await expect(page.locator("[data-told]")).to_contain_text("sign in again", timeout=60_000)
+
+
 async def test_the_dashboard_works_with_the_keyboard_alone(page: Page) -> None:
     await page.goto("/")
     await expect(page.get_by_role("link", name="orders", exact=True)).to_be_visible()
