@@ -117,6 +117,7 @@ class SessionCollector(Collector):
             yield from queue_gauges({}, ())
         else:
             yield from queue_gauges(self._sampler.latest, self._sampler.unreadable)
+            yield omitted_gauge(len(self._sampler.omitted))
 
     # -- inside
 
@@ -220,6 +221,12 @@ def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> It
         "1 if a queue could not be read: access denied, a configuration that does not decode, or too slow.",
         (*((queue, 0) for queue in samples), *((queue, 1) for queue in unreadable)),
     )
+
+
+def omitted_gauge(number: int) -> Metric:
+    """Return the metric of the queues that are not sampled, because there are too many."""
+    name, text = "aiozkqueue_queues_omitted", "Queues whose state is not reported: those after the first 500 by name."
+    return GaugeMetricFamily(name, text, number)
 
 
 def _gauge(name: str, description: str, values: Iterable[tuple[str, float]]) -> Metric:

@@ -13,6 +13,7 @@ from playwright.async_api import expect
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
+from aiozkqueue.schedule import Jobs
 from aiozkqueue.session.internals import core_of
 from tests.browser import launched
 from tests.http.browsing import TRACE, WINDOWS, fill, keep, too_wide, violations, window
@@ -177,6 +178,34 @@ async def test_pages_refresh_until_they_are_paused(page: Page, session: zq.Queue
     await expect(page.get_by_role("button", name="Resume updates")).to_be_visible()
 
 
+async def test_a_page_is_updated_around_its_readers_focus(page: Page, session: zq.QueueSession) -> None:
+    invoices = page.get_by_role("row").filter(has_text="invoices")
+    link = page.get_by_role("link", name="invoices", exact=True)
+    await page.set_viewport_size({"width": 800, "height": 800})
+    await page.get_by_role("region", name="Queues").evaluate("node => { node.scrollLeft = 40; }")
+    await link.focus()
+    await session.queue("invoices").put(b"1")
+    await expect(invoices).to_contain_text("31", timeout=60_000)  # the same rows
+    await expect(link).to_be_focused()
+    await session.queue("a-new-queue").put(b"1")
+    await expect(page.get_by_role("link", name="a-new-queue")).to_be_visible(timeout=60_000)  # another row
+    await expect(link).to_be_focused()
+    assert await page.get_by_role("region", name="Queues").evaluate("node => node.scrollLeft") == 40
+    await invoices.get_by_role("cell").nth(3).click()  # the focus is on the whole table
+    await session.queue("invoices").put(b"1")
+    await expect(invoices).to_contain_text("32", timeout=60_000)
+
+
+async def test_a_page_that_cannot_be_updated_says_why(page: Page, session: zq.QueueSession) -> None:
+    await session.queue("short-lived").put(b"1")
+    await page.goto("/queues/short-lived")
+    await session.queue("short-lived").admin.delete(force=True)
+    await expect(page.locator("[data-told]")).to_contain_text("it no longer exists", timeout=60_000)
+    await page.goto("/")
+    await Keys(core_of(session)).revoke("operator")
+    await expect(page.locator("[data-told]")).to_contain_text("sign in again", timeout=60_000)
+
+
 async def test_the_dashboard_works_with_the_keyboard_alone(page: Page) -> None:
     await page.goto("/")
     await expect(page.get_by_role("link", name="orders", exact=True)).to_be_visible()
@@ -191,6 +220,38 @@ async def test_the_dashboard_works_with_the_keyboard_alone(page: Page) -> None:
     await expect(page.get_by_role("heading", name="orders", level=1)).to_be_visible()
     for landmark in ("banner", "main", "contentinfo"):
         await expect(page.get_by_role(landmark)).to_have_count(1)
+
+
+async def test_the_longest_names_fit_into_a_narrow_window(
+    chromium: Browser, service: Service, session: zq.QueueSession
+) -> None:
+    name = "n" * 255
+    queue = session.queue(name)
+    await queue.put_many([b"1", b"2"], key="k" * 1000, tags={"t" * 100: "v" * 100})
+    async with queue.consume(until_idle=0, settle="explicit") as deliveries:
+        async for delivery in deliveries:
+            await delivery.reject("r" * 1000)
+            break
+    await Jobs(session).add("j" * 255, "0 3 * * *", name, b"{}")
+    await session.admin.moves.start(name, "m" * 255)
+    [dead] = await queue.dead_letters.peek()
+    key = await Keys(core_of(session)).create("k" * 255, ["queue|*|*"])
+    own = f"/queues/{name}"
+    wide: list[str] = []
+    async with queue.consume() as _, window(chromium, service, "phone", key=key) as opened:
+        for path in (
+            *("/", "/dead-letters", "/consumers", "/jobs", "/moves", "/servers", "/findings"),
+            *(own, f"{own}/messages", f"{own}/messages/{dead.id}", f"{own}/dead-letters", "/queues/" + "x" * 255),
+        ):
+            await opened.goto(path)
+            if await too_wide(opened):
+                wide.append(path)
+        for action in ("Purge", "Move all"):
+            await opened.goto(own)
+            await opened.get_by_role("button", name=f"{action}…").click()
+            if await too_wide(opened):
+                wide.append(action)
+    assert wide == []
 
 
 # -- one queue

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from aiozkqueue.metrics import queue_gauges, session_gauge
+from aiozkqueue.metrics import omitted_gauge, queue_gauges, session_gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,11 +73,7 @@ class _Queues(Collector):
             omitted = set(sampler.omitted)  # the dashboard may have sampled one of them for its page
             sampled = {name: sample for name, sample in sampler.latest.items() if name not in omitted}
             yield from queue_gauges(sampled, sampler.unreadable)
-            yield GaugeMetricFamily(
-                "aiozkqueue_queues_omitted",
-                "Queues that have no metrics here, because there are too many: those after the first ones by name.",
-                len(omitted),
-            )
+            yield omitted_gauge(len(omitted))
             yield GaugeMetricFamily(
                 "aiozkqueue_queues_looked_at_timestamp_seconds",
                 "Time of the last sample of the queues, seconds since 1970; 0: never.",

@@ -152,6 +152,23 @@ async def test_metrics_show_the_state_of_the_queues_that_the_session_uses(
     assert not any(name.endswith(" others") for name in now)
 
 
+async def test_metrics_count_the_queues_whose_state_they_omit(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.sampling.MOST_QUEUES", 2)
+    metrics = collector(session)
+    for name in ("a", "b", "c", "d", "e"):
+        await session.queue(name).put(b"1")
+
+    async def counted() -> bool:
+        return (await samples(metrics))["aiozkqueue_queues_omitted"] == 3
+
+    await eventually(counted, 30)
+    now = await samples(metrics)
+    assert now["aiozkqueue_queue_messages b"] == 1
+    assert "aiozkqueue_queue_messages c" not in now
+
+
 async def test_metrics_count_claims_that_another_session_won(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, session: zq.QueueSession
 ) -> None:
