@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.layout import is_bundle_at
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator.requests import Fault
 
@@ -163,3 +165,26 @@ def test_a_message_of_a_bundle_that_exceeds_a_request_can_be_cancelled(*, held: 
     assert cancelled is zq.Alteration.DONE
     assert size == number - 1
     assert taken == Counter(b"%02d" % each for each in range(number) if each != 1)
+
+
+@pytest.mark.parametrize("root", ["/zms", "/" + "/".join(["x" * 50] * 4)])
+def test_a_ledger_ends_the_largest_page_of_the_largest_bundles_in_requests_of_256_kib(root: str) -> None:
+    """With a history, each end is recorded, so the messages of each bundle become single items first."""
+    number = 1_000
+
+    async def main() -> tuple[int, int, int]:
+        async with simulated() as cluster, cluster.connect(root=root) as session:
+            cluster.ensemble.max_request = 256 * 1024
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=64, history=zq.History()))
+            await jobs.put_many([bytes(1024)] * number)
+            bundled = sum(is_bundle_at(path) for path in cluster.ensemble.tree.nodes)
+            ledger = Ledger(core_of(session).handle("jobs"), "A")
+            batch = await ledger.next_batch(-1, None)
+            (_,) = await ledger.pages(batch)
+            ended = await ledger.acknowledge(batch)
+            return bundled, ended, await jobs.size()
+
+    bundled, ended, left = run_virtual(main)
+    assert (ended, left) == (number, 0)
+    assert 0 < bundled <= number // 50
