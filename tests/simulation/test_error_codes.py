@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, QuotaExceededError
 from aiozkqueue.zookeeper.wire import THROTTLED, error_of
 from tests.simulation.test_known_configuration import play
@@ -16,6 +19,8 @@ from tests.simulation.test_known_configuration import play
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
     from aiozkqueue.zookeeper import Operation
 
     Refusal = int | Callable[[Sequence[Operation]], Exception]
@@ -154,3 +159,36 @@ def test_messages_without_a_taker_are_returned_seldom_while_that_is_refused_and_
                 assert len(taken) == number - 1
 
     play(program, 2)
+
+
+@pytest.mark.parametrize("bundle", [1, 4], ids=["single items", "bundles"])
+@pytest.mark.parametrize("code", [-1, THROTTLED])
+def test_a_claim_whose_reply_is_lost_and_whose_repetition_is_refused_leaves_no_lock(bundle: int, code: int) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="taker") as session, cluster.connect() as other:
+            jobs, number = session.queue("jobs"), 4
+            await jobs.configure(zq.QueueConfig(bundle=bundle))
+            await jobs.put_many([b""] * number)
+            lost: list[Request] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                creates = request.kind is Kind.MULTI and any(
+                    isinstance(operation, Create) and "/locks/" in operation.path for operation in request.argument
+                )
+                if lost or not creates or connection.client.name != "taker":
+                    return None
+                lost.append(request)
+                Refusing(session, code, lambda number: number == 1)
+                return Fault.LOST_AFTER
+
+            cluster.ensemble.judge = judge
+            with suppress(zq.ConnectionLostError):
+                async with session.transaction(autocommit=False) as tx:
+                    await tx.take(jobs, timeout=2)
+                    await tx.rollback(delay=0)
+            assert lost
+            await asyncio.sleep(10)
+            async with other.transaction() as tx:
+                assert len(await tx.take_many(other.queue("jobs"), number, timeout=10)) == number
+
+    run_virtual(main)

@@ -400,11 +400,10 @@ class Claimer:
                 await self._zookeeper.wait_connected(generation=generation)
                 continue
             # Whether the locks are ours comes first: an error of the read must not make them forgotten.
-            if isinstance(outcome, ZooKeeperError):
-                if not isinstance(outcome, MultiError):
-                    raise outcome
-                if not (in_doubt and await self._are_ours(locks, generation)):
-                    raise self._refusal_of(outcome, len(locks)) from outcome
+            if isinstance(outcome, SessionExpiredError | ClientClosedError):
+                raise outcome
+            if isinstance(outcome, ZooKeeperError) and not (in_doubt and await self._are_ours(locks, generation)):
+                raise self._refusal_of(outcome, len(locks)) from outcome
             if not isinstance(nodes, ZooKeeperError):
                 return nodes
             if isinstance(nodes, NoAuthError):
@@ -430,8 +429,10 @@ class Claimer:
             raise ReadFailedError(error, sure=False) from error
         return _any_ours(locks, nodes)
 
-    def _refusal_of(self, refusal: MultiError, locks: int) -> Exception:
+    def _refusal_of(self, refusal: ZooKeeperError, locks: int) -> Exception:
         """Return the exception for a refused claim."""
+        if not isinstance(refusal, MultiError):
+            return refusal
         if refusal.index > locks:
             return AttachedOpError(refusal.index - 1 - locks, refusal.error)
         if refusal.index == 0 or isinstance(refusal.error, NoNodeError):
