@@ -192,3 +192,29 @@ def test_a_claim_whose_reply_is_lost_and_whose_repetition_is_refused_leaves_no_l
                 assert len(await tx.take_many(other.queue("jobs"), number, timeout=10)) == number
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("settings", [zq.QueueConfig(bundle=1), zq.QueueConfig(bundle=4), zq.QueueConfig(ordered=True)])
+@pytest.mark.parametrize("refusal", [-1, refuse_the_slot, refuse_each_message])
+def test_messages_whose_release_was_refused_are_available_soon_after_writes_work_again(
+    refusal: Refusal, settings: zq.QueueConfig
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        holder, other = sessions
+        jobs, number = holder.queue("jobs"), 4
+        await jobs.configure(settings)
+        for _ in range(number):
+            await jobs.put(b"")
+        async with holder.transaction(autocommit=False) as tx:
+            assert await tx.take_many(jobs, number, timeout=1)
+            refusing = Refusing(holder, refusal, lambda _: True)
+            await tx.rollback(delay=0)
+            await asyncio.sleep(30)
+        refusing.stop()
+        taken = 0
+        async with asyncio.timeout(120):
+            while taken < number:
+                async with other.transaction() as tx:
+                    taken += len(await tx.take_many(other.queue("jobs"), number, timeout=100))
+
+    play(program, 2)
