@@ -198,3 +198,26 @@ def test_a_taker_that_arrives_while_messages_of_a_bundle_are_returned_gets_the_n
         return [await take(number / 200) for number in range(40)]
 
     assert max(run_virtual(main)) < 1
+
+
+@pytest.mark.parametrize("bundle", [1, 4])
+def test_waiting_takers_get_the_messages_that_another_transaction_of_their_session_returns(bundle: int) -> None:
+    async def main() -> float:
+        async with simulated() as cluster, cluster.connect() as session, AsyncExitStack() as stack:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=bundle))
+            await jobs.put_many([b"1", b"2", b"3", b"4"])
+            first = await stack.enter_async_context(session.transaction(autocommit=False))
+            taken = 0
+            while taken < 4:
+                taken += len(await first.take_many(jobs, 4, timeout=5))
+            others = [await stack.enter_async_context(session.transaction()) for _ in range(4)]
+            waiting = asyncio.gather(*(other.take(jobs, timeout=600) for other in others))
+            await asyncio.sleep(60)
+            assert not waiting.done()
+            began = asyncio.get_running_loop().time()
+            await first.rollback(delay=0)
+            assert all(await waiting)
+            return asyncio.get_running_loop().time() - began
+
+    assert run_virtual(main) < 1
