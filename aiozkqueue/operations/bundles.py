@@ -395,9 +395,9 @@ async def unbundle(handle: QueueHandle[Runtime]) -> int:
         await state.replace_config(state.snapshot, state.config.changed(QueueConfig(bundle=1)))
         opened = await state.open_existing()
     while opened and state.config.bundled:
-        # No put that was composed for another configuration can be applied any more, so no bundle can be added.
+        # No put that was composed for another configuration can be applied any more, so no bundle can be added. The
+        # server of this session has applied all earlier ones, because this configuration was read from it.
         before = state.snapshot
-        await handle.zookeeper.sync(handle.paths.base)
         folders = [handle.paths.at(lane) for lane in before.config.lanes]
         remaining = await _count_pending(handle, folders) + len(await dissolve_all(handle, folders))
         if remaining:

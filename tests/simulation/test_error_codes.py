@@ -12,7 +12,7 @@ import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
-from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, QuotaExceededError
+from aiozkqueue.zookeeper import Create, Delete, MultiError, NoAuthError, QuotaExceededError
 from aiozkqueue.zookeeper.wire import THROTTLED, error_of
 from tests.simulation.test_known_configuration import play
 
@@ -192,3 +192,53 @@ def test_a_claim_whose_reply_is_lost_and_whose_repetition_is_refused_leaves_no_l
                 assert len(await tx.take_many(other.queue("jobs"), number, timeout=10)) == number
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("settings", [zq.QueueConfig(bundle=1), zq.QueueConfig(bundle=4), zq.QueueConfig(ordered=True)])
+@pytest.mark.parametrize("refusal", [-1, refuse_the_slot, refuse_each_message])
+def test_messages_whose_release_was_refused_are_available_soon_after_writes_work_again(
+    refusal: Refusal, settings: zq.QueueConfig
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        holder, other = sessions
+        jobs, number = holder.queue("jobs"), 4
+        await jobs.configure(settings)
+        for _ in range(number):
+            await jobs.put(b"")
+        async with holder.transaction(autocommit=False) as tx:
+            assert await tx.take_many(jobs, number, timeout=1)
+            refusing = Refusing(holder, refusal, lambda _: True)
+            await tx.rollback(delay=0)
+            await asyncio.sleep(30)
+        refusing.stop()
+        taken = 0
+        async with asyncio.timeout(120):
+            while taken < number:
+                async with other.transaction() as tx:
+                    taken += len(await tx.take_many(other.queue("jobs"), number, timeout=100))
+
+    play(program, 2)
+
+
+def test_the_lock_of_a_message_that_is_gone_is_removed_once_writes_work_again() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        session, other = sessions
+        jobs, zookeeper = session.queue("jobs"), core_of(other).zookeeper
+        await jobs.configure(zq.QueueConfig(bundle=1))
+        await jobs.put_many([b"1", b"2", b"3"])
+        async with session.transaction() as tx:
+            assert await tx.take(jobs, timeout=5)
+        (second, _) = sorted(await zookeeper.children("/zms/jobs/items"))
+        await zookeeper.multi([Delete(f"/zms/jobs/items/{second}")])
+        refusing = Refusing(session, -1, lambda number: number > 1)
+        async with session.transaction(autocommit=False) as tx:
+            with suppress(zq.ConnectionLostError):
+                await tx.take(jobs, timeout=1)
+            await asyncio.sleep(30)
+            assert len(await zookeeper.children("/zms/jobs/locks")) == 1
+            refusing.stop()
+            await tx.rollback(delay=0)
+        await asyncio.sleep(60)
+        assert await zookeeper.children("/zms/jobs/locks") == []
+
+    play(program, 2)

@@ -34,14 +34,14 @@ MOST_IN_A_TURN = 10
 EVERY_TEN_SECONDS = "*/10 * * * * *"
 
 
-def play(program: Callable[[zq.QueueSession], Awaitable[None]]) -> None:
+def play(program: Callable[[zq.QueueSession], Awaitable[None]], limit: float = 3600) -> None:
     """Run a program with a session."""
 
     async def main() -> None:
         async with make_cluster(seed=0).connect() as session:
             await program(session)
 
-    run_virtual(main)
+    run_virtual(main, limit=limit)
 
 
 def due(job: Job, count: int) -> list[datetime]:
@@ -110,6 +110,26 @@ def test_occurrences_during_a_pause_are_not_put_after_it() -> None:
         assert following >= last + timedelta(seconds=60)
 
     play(program)
+
+
+def test_a_scheduler_waits_for_the_next_occurrence_after_it_has_skipped_missed_ones() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        await Jobs(session).add("report", "0 3 * * *", session.queue("reports"), b"x", missed="skip")
+        await asyncio.sleep(30 * 3600)
+        zookeeper: Any = core_of(session).zookeeper
+        exists, checks = zookeeper.exists, list[str]()
+
+        async def counted(path: str, **options: Any) -> Any:
+            checks.append(path)
+            return await exists(path, **options)
+
+        zookeeper.exists = counted
+        async with Scheduler(session):
+            await asyncio.sleep(2)
+        assert len(checks) < 20
+        assert await session.queue("reports").size() == 0
+
+    play(program, limit=200 * 3600)
 
 
 def test_no_occurrence_is_put_twice_if_a_job_is_resumed_after_the_clock_was_set_back() -> None:

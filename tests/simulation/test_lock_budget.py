@@ -171,3 +171,58 @@ def test_a_taker_at_the_limit_gets_a_message_in_the_next_zookeeper_session(
                     await first.commit()
 
     run_virtual(main)
+
+
+def test_a_take_of_many_at_the_limit_returns_the_messages_at_hand(
+    limit: Callable[[zq.QueueSession, int], None],
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        jobs = await warmed_up(session, 4, 12)
+        limit(session, 2)
+        async with session.transaction() as first, session.transaction() as second:
+            assert len(await first.take_many(jobs, 5, timeout=5)) == 5
+            async with asyncio.timeout(1):
+                assert len(await second.take_many(jobs, 4, timeout=600)) == 3
+
+    play(program, 1)
+
+
+def test_one_of_two_takers_that_do_not_wait_gets_the_only_message_that_their_session_may_lock(
+    limit: Callable[[zq.QueueSession, int], None],
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        jobs = await warmed_up(session, 1, 5)
+        limit(session, 1)
+        async with session.transaction() as first, session.transaction() as second:
+            taken = await asyncio.gather(first.take(jobs, timeout=0), second.take(jobs, timeout=0))
+            assert [message is None for message in taken].count(False) == 1
+
+    play(program, 1)
+
+
+def test_bundles_that_had_to_be_dissolved_do_not_use_up_the_locks(
+    limit: Callable[[zq.QueueSession, int], None],
+) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session, cluster.connect(name="dying") as other:
+            jobs = await warmed_up(session, 4, 0)
+            limit(session, 3)
+            for _ in range(5):
+                await jobs.put_many([b"1", b"2", b"3", b"4"])
+                async with other.transaction() as tx:
+                    assert await tx.take(other.queue("jobs"), timeout=30)
+                dying = await other.transaction(autocommit=False).__aenter__()
+                assert len(await dying.take_many(other.queue("jobs"), 3, timeout=30)) == 3
+                cluster.expire("dying")
+                taken = 0
+                async with asyncio.timeout(100):
+                    while taken < 3:
+                        async with session.transaction() as tx:
+                            taken += len(await tx.take_many(jobs, 3, timeout=50))
+                with pytest.raises(zq.NotCommittedError):
+                    await dying.commit()
+
+    run_virtual(main)

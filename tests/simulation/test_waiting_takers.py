@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -171,3 +172,52 @@ def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
 
     ends = [run_virtual(partial(main, number, turns)) for number in (1, 2, 4, 8) for turns in range(6)]
     assert 0 <= min(ends) < max(ends) < 20, "some messages had been handled, and some had not"
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_taker_that_arrives_while_messages_of_a_bundle_are_returned_gets_the_next_one_at_once(together: int) -> None:
+    """Its session claims nothing meanwhile, because the messages in the return come before all others."""
+
+    async def take(delay: float) -> float:
+        near = partial(float, 0.01)
+        cluster = Cluster(Ensemble(Random(1), delays=Delays(near, near, near, near)), 1)
+        async with cluster.connect() as session, AsyncExitStack() as stack:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=4))
+            await jobs.put_many([b"1", b"2", b"3", b"4"])
+            tx = await stack.enter_async_context(session.transaction())
+            for _ in range(together):
+                assert await tx.take(jobs, timeout=5)
+            await asyncio.sleep(delay)
+            began = asyncio.get_running_loop().time()
+            other = await stack.enter_async_context(session.transaction())
+            assert await other.take(jobs, timeout=60)
+            return asyncio.get_running_loop().time() - began
+
+    async def main() -> list[float]:
+        return [await take(number / 200) for number in range(40)]
+
+    assert max(run_virtual(main)) < 1
+
+
+@pytest.mark.parametrize("bundle", [1, 4])
+def test_waiting_takers_get_the_messages_that_another_transaction_of_their_session_returns(bundle: int) -> None:
+    async def main() -> float:
+        async with simulated() as cluster, cluster.connect() as session, AsyncExitStack() as stack:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=bundle))
+            await jobs.put_many([b"1", b"2", b"3", b"4"])
+            first = await stack.enter_async_context(session.transaction(autocommit=False))
+            taken = 0
+            while taken < 4:
+                taken += len(await first.take_many(jobs, 4, timeout=5))
+            others = [await stack.enter_async_context(session.transaction()) for _ in range(4)]
+            waiting = asyncio.gather(*(other.take(jobs, timeout=600) for other in others))
+            await asyncio.sleep(60)
+            assert not waiting.done()
+            began = asyncio.get_running_loop().time()
+            await first.rollback(delay=0)
+            assert all(await waiting)
+            return asyncio.get_running_loop().time() - began
+
+    assert run_virtual(main) < 1

@@ -325,7 +325,6 @@ class HeldBundles:
         self._candidates.settled(hold.id, gone=not unlocked, place=hold.place)
         if unlocked:
             self._candidates.put_back([hold.place])
-        self._candidates.wakeup.set()
 
     def lost(self, hold: BundleHold) -> None:
         """See `BundleHolder`."""

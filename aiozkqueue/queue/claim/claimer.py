@@ -361,14 +361,9 @@ class Claimer:
         if subject in self._logged:
             return
         if len(self._logged) < MOST_LOGGED:
-            log.warning(
-                "queue %s: message %s is skipped: this user may not read it or the record of its attempts: %s; grant "
-                "read access, or remove the message",
-                self._state.name,
-                subject,
-                error,
-                extra={"queue": self._state.name},
-            )
+            text = "queue %s: message %s is skipped: this user may not read it or the record of its attempts: %s; "
+            text += "grant read access, or remove the message"
+            log.warning(text, self._state.name, subject, error, extra={"queue": self._state.name})
         self._logged.add(subject)
 
     def settle(self, claim: Claim, disposition: Disposition) -> asyncio.Future[None]:

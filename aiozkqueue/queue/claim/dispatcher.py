@@ -280,7 +280,6 @@ class ClaimDispatcher:
     def state_changed(self, state: State, generation: int) -> None:
         """Fail the waiters that hold claims of an ended ZooKeeper session."""
         if state is State.LOST or (state is State.CONNECTED and generation != self._generation):
-            self._budgets.wake()
             self._candidates.wakeup.set()
             self._waiters.expire(None if state is State.LOST else generation)
 

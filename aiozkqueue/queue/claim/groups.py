@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
+from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
@@ -387,8 +388,10 @@ class GroupLocks:
         else:
             self._unlock(group_lock)
 
-    def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True) -> None:
-        """Remove a lock under which no message was found, unless it was taken away.
+    def _unlock(
+        self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True
+    ) -> AtomicWrite | None:
+        """Remove a lock under which no message was found, unless it was taken away, by this write; None: closed.
 
         A lock that is not ``verified`` to be ours is read first.
         """
@@ -398,17 +401,25 @@ class GroupLocks:
             lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
             lock = lock if verified else lock.unverified()
             removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)
-            self._committer.submit(AtomicWrite(self._ids.next(), removal))
+            atomic_write = AtomicWrite(self._ids.next(), removal)
+            self._committer.submit(atomic_write)
+            return atomic_write
+        return None
 
     async def _unlock_if_ours(self, group_lock: GroupLock) -> None:
+        """Remove a lost lock that is still ours; try again while ZooKeeper refuses that."""
         try:
-            (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
+            while True:
+                (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
+                if lock is None or lock.data != group_lock.record:
+                    return
+                if (removal := self._unlock(group_lock, self._candidates.relist)) is None:
+                    return
+                await asyncio.wait((removal.done,))
+                await asyncio.sleep(0 if removal.error is None else LONGEST_KEPT)
         except ZooKeeperError as error:
             # The session is over, and the lock with it.
             log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
-            return
-        if lock is not None and lock.data == group_lock.record:
-            self._unlock(group_lock, self._candidates.relist)
 
     def _read_ahead(self, group_lock: GroupLock) -> None:
         if group_lock.ahead or group_lock.reading or group_lock.settling or not self._current(group_lock):

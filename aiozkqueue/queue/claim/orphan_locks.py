@@ -103,13 +103,8 @@ class OrphanLocks:
 
     def log_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
-        log.warning(
-            "queue %s: %d messages were locked but could not be read: %s; their locks are removed",
-            self._state.name,
-            count,
-            failure.error,
-            extra={"queue": self._state.name},
-        )
+        text = "queue %s: %d messages were locked but could not be read: %s; their locks are removed"
+        log.warning(text, self._state.name, count, failure.error, extra={"queue": self._state.name})
 
     def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> AtomicWrite:
         budget, size = self._budgets.of(generation), self._size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
@@ -13,6 +14,7 @@ from .write import OPERATION_WEIGHT, Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from .write import Composition
 
 
+#: Seconds until a removal that ZooKeeper has refused is repeated.
+AGAIN: Final = 5.0
 #: A version that no znode reaches: it would take 2^31 writes.
 _NEVER: Final = 2**31 - 1
 
@@ -82,6 +86,12 @@ class RemoveOrphanLock(Part):
         if isinstance(error, NoAuthError):
             raise access_denied(self._state.name, error)
         raise ClaimLostError(f"{self._lock.path}: {error}")
+
+    def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:  # noqa: ARG002 - whatever it is
+        """Read the lock again later: ZooKeeper refuses everything now, or it may have been removed."""
+        self.repairs = 0
+        self._lock = self._lock.unverified()
+        return asyncio.sleep(AGAIN)
 
     async def _read_lock(self) -> None:
         lock, generation = self._lock, self.generation

@@ -7,7 +7,7 @@ so the number of refusals is bounded:
 2. ``[check item, delete lock]``, with the timed lock of a delay. If even that is refused, this session keeps the claim
    for the delay, and then releases it without one.
 3. ``[check locks znode, delete lock]``, after a read that shows that the lock is ours.
-4. Nothing: the lock stays until the session ends, which is logged.
+4. Nothing for a minute, which is logged; then the session tries again.
 
 A claim that is lost is left out immediately. A message of a bundle has only the first step; if its single item is
 refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost. If not even
@@ -116,16 +116,23 @@ class ReleaseClaims(EndClaims):
             self._cut()
 
     def failed(self, error: BaseException) -> None:
-        """Settle the claims if the server has removed the locks; log those that can no longer be released."""
+        """Settle the claims if the server has removed the locks; otherwise release them again later."""
         unreleased = [*self._remaining, *self._dispositions]
         if isinstance(error, SessionExpiredError):
             for claim in unreleased:
                 claim.settled(LEFT)
         elif unreleased and not isinstance(error, _ENDS_WITH_SESSION):
             claim = unreleased[0]
-            text = "queue %s: %d messages, first %s, could not be released, and stay locked until this session ends: %s"
+            text = "queue %s: %d messages, the first of them %s, stay locked until the next try of their release: %s"
             context = about(claim, self._transaction_id)
             log.error(text, claim.state.name, len(unreleased), claim.id, error, extra=context)
+            for claim in unreleased:
+                if isinstance(claim, BundledClaim):
+                    claim.bundle.lose()
+                elif claim.group_lock is not None:
+                    claim.group_lock.lose()
+                else:
+                    claim.state.release_later(claim, LONGEST_KEPT)
 
     # -- its operations
 
@@ -320,9 +327,12 @@ class ReleaseClaims(EndClaims):
         )
 
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
-        text = "queue %s: message %s could not be released: %s; its lock %s stays until this session ends"
-        log.error(text, claim.state.name, claim.id, error, claim.lock, extra=about(claim, self._transaction_id))
+        until = "this session ends" if claim.bundled else f"the next try in {LONGEST_KEPT:g} s"
+        text = "queue %s: message %s could not be released: %s; its lock %s stays until %s"
+        log.error(text, claim.state.name, claim.id, error, claim.lock, until, extra=about(claim, self._transaction_id))
         del self._dispositions[claim]  # its lock still counts among this session's locks
+        if not claim.bundled:
+            claim.state.release_later(claim, LONGEST_KEPT)
 
     def _leave_out(self, claim: Claim, fate: ItemFate) -> None:
         del self._dispositions[claim]

@@ -206,14 +206,8 @@ async def dissolve(
             if state.name.size > most and state.left > most:
                 return await again(most=most)
             return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
-    log.error(
-        "queue %s: bundle %s cannot be dissolved, and is skipped: delete the znodes with the ids of its messages, "
-        "or %s",
-        paths.name,
-        place,
-        paths.at(place),
-        extra={"queue": paths.name},
-    )
+    text = "queue %s: bundle %s cannot be dissolved, and is skipped: delete the znodes with its messages' ids, or %s"
+    log.error(text, paths.name, place, paths.at(place), extra={"queue": paths.name})
     return Dissolved.REFUSED
 
 
@@ -229,12 +223,8 @@ def _is_obstructed(refusal: MultiError, paths: QueuePaths, place: str, *, before
 
 def log_obstructed(paths: QueuePaths, place: str) -> None:
     """Log that other programs' znodes prevent the removal of a bundle."""
-    log.error(
-        "queue %s: a bundle cannot be removed, and stays without messages: delete the znodes below %s",
-        paths.name,
-        paths.at(place),
-        extra={"queue": paths.name},
-    )
+    text = "queue %s: a bundle cannot be removed, and stays without messages: delete the znodes below %s"
+    log.error(text, paths.name, paths.at(place), extra={"queue": paths.name})
 
 
 def removal(paths: QueuePaths, place: str, state: BundleState, *, obstructed: bool) -> list[Operation]:
@@ -278,12 +268,8 @@ def replacement(
             )
         ]
     except MalformedError as error:
-        log.exception(
-            "queue %s: bundle %s does not decode, and becomes one dead letter",
-            paths.name,
-            name.id,
-            extra={"queue": paths.name},
-        )
+        text = "queue %s: bundle %s does not decode, and becomes one dead letter"
+        log.exception(text, paths.name, name.id, extra={"queue": paths.name})
         died = DeadLetter(f"the stored bytes of a bundle do not decode: {error}", 0, now)
         header = replace(EMPTY_HEADER, enqueued_at=state.bundle.ctime, dead=died)
         dead = paths.dead(plain_prefix(name.id) + name.digits)

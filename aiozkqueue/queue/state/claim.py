@@ -207,16 +207,10 @@ class EphemeralBudget:
         self.used += size
 
     def free(self, size: int) -> None:
-        """Stop counting an ephemeral that is known to be gone."""
+        """Stop counting an ephemeral that is known to be gone; wake the tasks that wait for budget."""
         self.used -= size
-        if self._waiting:
-            _set_all(self._waiting)
-
-
-def _set_all(events: dict[asyncio.Event, None]) -> None:
-    """Set and remove all events, to wake the tasks that wait for budget."""
-    while events:
-        events.popitem()[0].set()
+        while self._waiting:
+            self._waiting.popitem()[0].set()
 
 
 class SessionBudget:
@@ -234,10 +228,6 @@ class SessionBudget:
                 return EphemeralBudget(self._waiting)
             self._generation, self._budget = generation, EphemeralBudget(self._waiting)
         return self._budget
-
-    def wake(self) -> None:
-        """Wake the tasks that wait for budget."""
-        _set_all(self._waiting)
 
     def notify(self, event: asyncio.Event) -> None:
         """Set ``event`` when budget may have become available."""
