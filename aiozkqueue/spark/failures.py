@@ -61,7 +61,7 @@ def unknown_scheme(error: Exception) -> str | None:
 
 
 def unfit_header(error: Exception) -> str | None:
-    """Return the header of a CSV file that does not fit the header of the other files; None if that is not the error."""
+    """Return the header of a CSV file that does not fit the other files; None if that is not the error."""
     found = _UNFIT_HEADER.search(str(error))
     return None if found is None else found[1]
 

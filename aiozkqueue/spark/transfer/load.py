@@ -153,7 +153,7 @@ def _require_paths(files: Sequence[str]) -> None:
 def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> DataFrame:
     match kind:
         case Kind.PARQUET:
-            return spark.read.option("mergeSchema", True).parquet(*files)  # otherwise, columns could be dropped
+            return spark.read.options(mergeSchema=True).parquet(*files)  # otherwise, columns could be dropped
         case Kind.CSV:
             # `enforceSchema` would ignore the header of each file but one, although its columns may have another order.
             reader = spark.read.options(header=True, escape='"', mode="FAILFAST", enforceSchema=False)
