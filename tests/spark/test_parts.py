@@ -418,6 +418,11 @@ def test_a_time_that_no_server_or_clock_can_count_is_refused_before_any_task(nam
         parse_options({"hosts": "h:1", "queue": "q", name: value})
 
 
+def test_a_load_of_several_queues_is_refused_in_its_own_words() -> None:
+    with pytest.raises(zq.InvalidOptionError, match=r'^load\(\["a","b"\]\): name one queue; read each queue as a frame'):
+        parse_options({"hosts": "h:1", "paths": '["a","b"]'})
+
+
 @pytest.mark.parametrize("name", ["tlsCa", "tlsCert", "tlsKey", "authFile"])
 def test_an_empty_name_of_a_file_is_refused_and_not_ignored(name: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match=f"^{name} is empty: name a file"):
