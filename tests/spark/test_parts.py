@@ -373,6 +373,15 @@ def test_a_column_that_may_be_null_but_is_declared_otherwise_is_refused_and_not_
         RowLayout(StructType([ids, column]), parse_options(options))
 
 
+def test_the_payload_beside_its_fields_is_refused_under_its_plain_name_and_not_read_as_null(
+    options: dict[str, str],
+) -> None:
+    columns = default_schema(parse_options(options).content)
+    with pytest.raises(zq.InvalidOptionError, match=r"column 'body': with fields .* the payload itself is `_body`"):
+        RowLayout(StructType([*columns, StructField("n", LongType())]), parse_options(options))
+    RowLayout(StructType([StructField("body", StringType()), StructField("n", LongType())]), parse_options(options))
+
+
 def test_rows_without_a_column_are_refused_and_not_dropped() -> None:
     """Spark passes such rows without their number."""
     with pytest.raises(zq.InvalidOptionError, match="the rows have no column"):
