@@ -125,6 +125,7 @@ class RowLayout:
         plain = plain or schema == default_schema(options.content)
         if not plain:
             _require_case(schema.fieldNames(), known, options.corrupt)
+            _require_field(schema)
         #: The columns that contain a property of the message instead of its payload, with that property.
         self.of_message: dict[str, str] = {}
         self._makers: list[Maker] = []
@@ -220,6 +221,19 @@ def _null_possible(column: str) -> InvalidOptionError:
         f"column {column!r} is NOT NULL, or has a field or element that is, but a message or its payload may lack the "
         "value: pass schema.toNullable(), or leave NOT NULL out"
     )
+
+
+def _require_field(schema: StructType) -> None:
+    """Refuse a column `body` that has the type of the payload, but would be a null field of it.
+
+    Raises: InvalidOptionError.
+    """
+    if any(field.name == "body" and isinstance(field.dataType, BinaryType) for field in schema.fields):
+        msg = (
+            "column 'body': with fields of the payload, the payload itself is `_body`, and likewise `_id`, `_key` …; "
+            "for a field named `body` in base64, use the default columns and from_json"
+        )
+        raise InvalidOptionError(msg)
 
 
 def body_of(values: Mapping[str, object]) -> bytes | None:

@@ -23,6 +23,9 @@ _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
 # The line with our error in a traceback of a task or a planner.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
 
+# Spark's wording for a CSV file whose header has other columns than the first file, or a name twice, or no name.
+_UNFIT_HEADER: Final = re.compile(r"CSV header does not conform to the schema[.]\s+Header: (.*)")
+
 # Hadoop's wording.
 _NO_FILE_SYSTEM: Final = re.compile(r'No FileSystem for scheme:? ?"?([A-Za-z0-9+.-]+)')
 
@@ -54,6 +57,12 @@ def condition_of(error: Exception) -> tuple[str, str]:
 def unknown_scheme(error: Exception) -> str | None:
     """Return the scheme of a path for which Spark has no file system; None if that is not the error."""
     found = _NO_FILE_SYSTEM.search(str(error))
+    return None if found is None else found[1]
+
+
+def unfit_header(error: Exception) -> str | None:
+    """Return the header of a CSV file that does not fit the other files; None if that is not the error."""
+    found = _UNFIT_HEADER.search(str(error))
     return None if found is None else found[1]
 
 

@@ -215,6 +215,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         InvalidOptionError: an option is unknown, missing or out of range. The value of an unknown option is not shown.
         InvalidNameError: the name is not a valid queue name.
     """
+    if paths := [value for name, value in given.items() if name.lower() == "paths"]:
+        raise InvalidOptionError(f"load({paths[0]}): name one queue; read each queue as a frame, and use `union`")
     options = _checked({name: value for name, value in given.items() if name.lower() not in _SPARKS}, _KNOWN)
     servers = _servers(options)
     queue = options.get("queue") or options.get("path")

@@ -74,6 +74,25 @@ def test_rows_without_a_payload_are_json_objects(spark: SparkSession, options: d
     )
 
 
+def test_files_with_other_columns_are_loaded_as_they_are_or_refused(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    first, second = written(tmp_path / "a.csv", "id,name", "1,ann"), written(tmp_path / "b.csv", "name,id", "bob,2")
+    with pytest.raises(zq.InvalidOptionError, match=r"a CSV file has the header 'name, id': all files need the same"):
+        load(spark, [first, second], options)
+    with pytest.raises(zq.InvalidOptionError, match=r"has the header 'id, id'.*another name for each column"):
+        load(spark, [written(tmp_path / "c.csv", "id,id", "1,2")], options)
+    for name, columns in (("p", "1 id"), ("q", "2 id, 'k' key, 'x' extra"), ("r", "'3' id")):
+        spark.sql(f"select {columns}").write.parquet(str(tmp_path / name))
+    load(spark, [str(tmp_path / "p"), str(tmp_path / "q")], options)
+    assert {tuple(json.loads(body).items()) for body in drained(options)} == {
+        (("id", 2), ("key", "k"), ("extra", "x")),
+        (("id", 1), ("key", None), ("extra", None)),
+    }
+    with pytest.raises(zq.InvalidOptionError, match="a column has different types in these files"):
+        load(spark, [str(tmp_path / "p"), str(tmp_path / "r")], options)
+
+
 def test_loading_an_unload_restores_every_put_option(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -373,6 +373,15 @@ def test_a_column_that_may_be_null_but_is_declared_otherwise_is_refused_and_not_
         RowLayout(StructType([ids, column]), parse_options(options))
 
 
+def test_the_payload_beside_its_fields_is_refused_under_its_plain_name_and_not_read_as_null(
+    options: dict[str, str],
+) -> None:
+    columns = default_schema(parse_options(options).content)
+    with pytest.raises(zq.InvalidOptionError, match=r"column 'body': with fields .* the payload itself is `_body`"):
+        RowLayout(StructType([*columns, StructField("n", LongType())]), parse_options(options))
+    RowLayout(StructType([StructField("body", StringType()), StructField("n", LongType())]), parse_options(options))
+
+
 def test_rows_without_a_column_are_refused_and_not_dropped() -> None:
     """Spark passes such rows without their number."""
     with pytest.raises(zq.InvalidOptionError, match="the rows have no column"):
@@ -416,6 +425,13 @@ def test_a_field_of_the_payload_may_have_any_case(columns: list[str]) -> None:
 def test_a_time_that_no_server_or_clock_can_count_is_refused_before_any_task(name: str, value: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match=f"^{name}='{value}': give a number of seconds .* at most"):
         parse_options({"hosts": "h:1", "queue": "q", name: value})
+
+
+def test_a_load_of_several_queues_is_refused_in_its_own_words() -> None:
+    with pytest.raises(
+        zq.InvalidOptionError, match=r'^load\(\["a","b"\]\): name one queue; read each queue as a frame'
+    ):
+        parse_options({"hosts": "h:1", "paths": '["a","b"]'})
 
 
 @pytest.mark.parametrize("name", ["tlsCa", "tlsCert", "tlsKey", "authFile"])

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 from aiozkqueue.spark.columns import default_schema
-from aiozkqueue.spark.failures import SPARK_ERRORS, cause_of, condition_of, unknown_scheme
+from aiozkqueue.spark.failures import SPARK_ERRORS, cause_of, condition_of, unfit_header, unknown_scheme
 from aiozkqueue.spark.options import Content, parse_options
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ def load(
     ``delay``, ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``,
     each row becomes a JSON object of its columns, and a line of JSON is stored unchanged.
 
+    CSV files need the same header. A column that only some Parquet files have is null in the rows of the others.
+
     If the job succeeds, all rows become visible at once. Otherwise no row becomes visible. A bounded queue therefore
     needs capacity for all rows. With the option ``writeId``, each row is put once, however often the same files are
     loaded with this id. If the driver was killed, the next load continues after the stored rows.
@@ -151,9 +153,10 @@ def _require_paths(files: Sequence[str]) -> None:
 def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> DataFrame:
     match kind:
         case Kind.PARQUET:
-            return spark.read.parquet(*files)
+            return spark.read.options(mergeSchema=True).parquet(*files)  # otherwise, columns could be dropped
         case Kind.CSV:
-            reader = spark.read.options(header=True, escape='"', mode="FAILFAST")
+            # `enforceSchema` would ignore the header of each file but one, although its columns may have another order.
+            reader = spark.read.options(header=True, escape='"', mode="FAILFAST", enforceSchema=False)
             return reader.option("inferSchema", infer).csv(files)
         case Kind.JSON:
             return _read_lines(spark, files)
@@ -227,6 +230,15 @@ def _translate_errors(files: Sequence[str]) -> Iterator[None]:
             raise FileNotFoundError(msg) from error
         if unknown := unknown_scheme(error):
             msg = f"{', '.join(files)}: Spark has no file system for the scheme {unknown!r}; add its package to Spark"
+            raise InvalidOptionError(msg) from error
+        if condition == "CANNOT_MERGE_SCHEMAS":
+            msg = f"{', '.join(files)}: a column has different types in these files; load each kind of file separately"
+            raise InvalidOptionError(msg) from error
+        if (header := unfit_header(error)) is not None:
+            msg = (
+                f"{', '.join(files)}: a CSV file has the header {header!r}: all files need the same header, with "
+                "another name for each column"
+            )
             raise InvalidOptionError(msg) from error
         if condition in _UNREADABLE:
             msg = f"{', '.join(files)}: a row cannot be read: {line}"
