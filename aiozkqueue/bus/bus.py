@@ -215,7 +215,8 @@ class Bus(Generic[E]):
         """Call ``handler(event)`` for each event of this type, or of a subclass, in listeners of ``group``.
 
         ``name`` identifies the subscriber in retries, by default the function's name; keep it the same in every process
-        and version. An error that it raises affects only this subscriber; `Retry` sets when it is called again.
+        and version. An error that it raises affects only this subscriber; `Retry` sets when it is called again, and
+        `Reject` that it is not, unless another one failed: then both are.
 
         Raises:
             InvalidOptionError: the type is not an event of this bus, the name is invalid, or the handler cannot be
@@ -301,6 +302,9 @@ class Bus(Generic[E]):
                 add_headers(delivery, {DONE: " ".join(sorted(done))})
         if not failures:
             return
+        rejections = [error for error in failures if isinstance(error, Reject)]
+        if len(rejections) == len(failures):  # no subscriber must be called again
+            raise Reject("; ".join(error.reason for error in rejections)) from failures[0]
         retries = [error for error in failures if isinstance(error, Retry)]
         retry = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
         raise Retry(
