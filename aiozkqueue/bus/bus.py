@@ -215,7 +215,8 @@ class Bus(Generic[E]):
         """Call ``handler(event)`` for each event of this type, or of a subclass, in listeners of ``group``.
 
         ``name`` identifies the subscriber in retries, by default the function's name; keep it the same in every process
-        and version. An error that it raises affects only this subscriber; `Retry` sets when it is called again.
+        and version. An error that it raises affects only this subscriber; `Retry` sets when it is called again, and
+        `Reject` that it is not, unless another one failed: then both are.
 
         Raises:
             InvalidOptionError: the type is not an event of this bus, the name is invalid, or the handler cannot be
@@ -299,15 +300,8 @@ class Bus(Generic[E]):
                 # From here on this covers every end except the death of the process.
                 done.add(subscriber.name)
                 add_headers(delivery, {DONE: " ".join(sorted(done))})
-        if not failures:
-            return
-        retries = [error for error in failures if isinstance(error, Retry)]
-        retry = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
-        raise Retry(
-            delay=None if retry is None else retry.delay,
-            schedule=None if retry is None else retry.schedule,
-            exhausted=None if retry is None else retry.exhausted,
-        ) from failures[0]
+        if failures:
+            raise _end_for(failures) from failures[0]
 
     # -- groups
 
@@ -341,6 +335,20 @@ class Bus(Generic[E]):
 
     def __repr__(self) -> str:
         return f"<Bus {self.name!r} of {self._types.base.__name__}>"
+
+
+def _end_for(failures: Sequence[Exception]) -> Retry | Reject:
+    """Return the error by which to settle an event, for those of its subscribers."""
+    rejections = [error for error in failures if isinstance(error, Reject)]
+    if len(rejections) == len(failures):  # no subscriber must be called again
+        return Reject("; ".join(error.reason for error in rejections))
+    retries = [error for error in failures if isinstance(error, Retry)]
+    retry = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
+    return Retry(
+        delay=None if retry is None else retry.delay,
+        schedule=None if retry is None else retry.schedule,
+        exhausted=None if retry is None else retry.exhausted,
+    )
 
 
 def _compare_always(bus: str, state: QueueState, policy: Policy) -> None:

@@ -73,6 +73,11 @@ def check_root(root: str) -> str:
     raise InvalidOptionError(f"root={root!r}: {rule}")
 
 
+def notifications_base(root: str) -> str:
+    """Return the parent of the znodes that register the notification queues below a root, each by its queue's name."""
+    return f"{root}/.notifications"
+
+
 class QueuePaths:
     """The znodes of one queue. Attributes are parents, and methods return the paths of their children.
 

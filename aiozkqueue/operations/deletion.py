@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError, NotFoundError, QueueInUseError
 from aiozkqueue.layout import DELETED, is_deleted, name_at
+from aiozkqueue.layout.paths import notifications_base
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Delete,
@@ -69,6 +70,9 @@ async def _mark(handle: QueueHandle[Runtime], *, force: bool) -> int:
         mark: list[Operation] = [SetData(paths.base, DELETED, stat.version)]
         if not force:
             mark += await _assert_unused(handle)
+        registration = f"{notifications_base(handle.runtime.root)}/{handle.name}"
+        if await zookeeper.exists(registration) is not None:
+            mark.append(Delete(registration))
         sent = True
         try:
             await apply_until_answered(zookeeper, mark)

@@ -27,6 +27,7 @@ from aiozkqueue.layout import (
     with_field,
 )
 from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.layout.paths import notifications_base
 from aiozkqueue.moments import milliseconds_at, moment_at
 from aiozkqueue.operations.alter import alter_with, replacement
 from aiozkqueue.operations.listing import list_items, locked_ids, walk
@@ -110,7 +111,7 @@ class Notifications:
 
     def __init__(self, session: QueueSession) -> None:
         self._session = session
-        self._base = f"{core_of(session).root}/.notifications"
+        self._base = notifications_base(core_of(session).root)
 
     @property
     def _limit(self) -> CallLimit:
@@ -159,6 +160,7 @@ class Notifications:
                 state.invalidate()
                 continue
             state.invalidate()
+            state.create_with(config)  # after a deletion
             return queue
 
     @reads

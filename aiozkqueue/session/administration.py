@@ -162,10 +162,11 @@ class QueueAdmin:
     async def delete(self, *, force: bool = False) -> None:
         """Delete the queue with its configuration, history, unique keys and all other data.
 
-        After this the queue does not exist, for any program. A later put creates a new one. Consumers wait for it,
-        and commits of messages of the deleted queue fail with `NotCommittedError`. A put at the same moment is stored
-        before the deletion or into the new queue. If this call ends early, the queue may be deleted already, and the
-        janitor of any session removes the rest of the data within two hours.
+        After this the queue does not exist, for any program, nor does the notification queue that is kept in it. A
+        later put creates a new one. Consumers wait for it, and commits of messages of the deleted queue fail with
+        `NotCommittedError`. A put at the same moment is stored before the deletion or into the new queue. If this call
+        ends early, the queue may be deleted already, and the janitor of any session removes the rest of the data within
+        two hours.
 
         Args:
             force: delete the queue also if it holds messages or dead letters, which are lost, if other sessions

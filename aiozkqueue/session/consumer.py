@@ -89,7 +89,7 @@ class Consumer(Generic[T]):
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
 
-    async def __anext__(self) -> Delivery[T]:  # noqa: C901, PLR0912 - one function call less for each message
+    async def __anext__(self) -> Delivery[T]:  # noqa: C901 - one function call less for each message
         """Settle the last delivery, and wait for the next one.
 
         Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
@@ -99,13 +99,7 @@ class Consumer(Generic[T]):
         if self._closed:
             raise StopAsyncIteration
         self._runtime.check()
-        if self._asked and self._settle == "next":
-            msg = (
-                f"a loop of queue {self._queue.name!r} already waits for a message in another task, and settles only "
-                "one delivery at a time; call consume() in each task, or use a listener"
-            )
-            raise RuntimeError(msg)
-        self._asked = True
+        self._begin_wait()
         try:
             if self._prefetcher.asking:
                 self._answer_outdated = True
@@ -159,6 +153,19 @@ class Consumer(Generic[T]):
         await self._close(None)
 
     # -- settling
+
+    def _begin_wait(self) -> None:
+        """Record that a task asks for the next delivery, unless another one does: both would replace the current one.
+
+        Raises: RuntimeError.
+        """
+        if self._asked and self._settle == "next":
+            msg = (
+                f"a loop of queue {self._queue.name!r} already waits for a message in another task, and settles only "
+                "one delivery at a time; call consume() in each task, or use a listener"
+            )
+            raise RuntimeError(msg)
+        self._asked = True
 
     def _begin(self, claim: Claim) -> Delivery[T]:
         """Make a claim the current delivery."""

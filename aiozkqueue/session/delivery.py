@@ -313,6 +313,7 @@ class WorkSettling:
         dead = Disposition("dead", reason=reason, cause=cause)
         self.work.end(self._claim.state.name, self._claim.id, dead)
         self.work.drop_puts()
+        self._released_as()  # the dead letter has the extra headers too
         await self.work.commit()
 
     async def _retry(self, error: Retry) -> None:

@@ -134,6 +134,31 @@ async def test_a_subscriber_that_keeps_failing_is_called_four_times_and_the_dead
     assert (good.calls, bad.calls) == (1, 5)
 
 
+async def test_an_event_that_a_subscriber_rejects_becomes_a_dead_letter_when_no_subscriber_must_be_retried(
+    session: zq.QueueSession,
+) -> None:
+    bus, calls = Bus(session, "orders", Event), list[str]()
+    good, failing = Log(), Log(fails=1)
+
+    async def reject(event: Event) -> None:
+        calls.append(f"{event.order}")
+        raise zq.Reject("no such customer")
+
+    bus.subscribe(Event, good, name="good")
+    bus.subscribe(Event, reject)
+    bus.subscribe(Placed, failing, name="failing")
+    await bus.post(Shipped(order=1, carrier="x"))
+    await bus.post(Placed(order=2))
+    letters = bus.queue().dead_letters
+    async with bus.listener():
+        await emptied(bus)
+        assert [letter.reason for letter in await letters.peek()] == ["no such customer"] * 2
+        assert (calls, good.calls, failing.calls) == (["1", "2", "2"], 2, 2)
+        assert await letters.redrive() == 2
+        await emptied(bus)
+    assert (len(calls), good.calls, failing.calls) == (5, 2, 2), "a redriven event keeps the finished subscribers"
+
+
 async def test_a_listener_stopped_during_an_event_records_the_finished_subscribers(session: zq.QueueSession) -> None:
     bus, first, second, hangs = Bus(session, "shop", Event), Log(), Log(), asyncio.Event()
 

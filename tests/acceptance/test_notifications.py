@@ -290,6 +290,30 @@ async def test_an_existing_and_an_unknown_notification_queue_raise_their_own_err
     assert await notifications.list() == [("billing", "invoices")]
 
 
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_deleted_notification_queue_is_gone_and_can_be_created_again(
+    invoices: NotificationQueue[Invoice], other: zq.QueueSession, *, force: bool
+) -> None:
+    queues = Notifications(other)
+    await queues.create("billing", "reminders", Invoice)
+    await invoices.queue.admin.delete(force=force)
+    assert await queues.list() == [("billing", "reminders")]
+    with pytest.raises(NotFoundError, match="no notification queue 'invoices'"):
+        await queues.get("billing", "invoices", Invoice)
+    created = await queues.create("billing", "invoices", Invoice, policy=zq.ConsumeTimes(2))
+    assert (await created.queue.configuration()).policy == zq.ConsumeTimes(2)
+
+
+async def test_a_queue_that_a_program_creates_by_scheduling_after_a_deletion_has_its_settings(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    before = await invoices.queue.configuration()
+    await invoices.queue.admin.delete()
+    await invoices.schedule(Invoice(account=1), later(0))
+    after = await invoices.queue.configuration()
+    assert (after.policy, after.history) == (before.policy, before.history)
+
+
 async def test_bad_input_is_refused_before_anything_is_sent(invoices: NotificationQueue[Invoice]) -> None:
     with pytest.raises(zq.InvalidOptionError, match="zone"):
         await invoices.schedule(Invoice(account=1), datetime(2030, 1, 1))  # noqa: DTZ001 - naive on purpose
