@@ -154,6 +154,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
     limit = required_seconds(commit_timeout, "commit_timeout")
 
     async def transaction(request: Request, session: SessionDep) -> AsyncIterator[Transaction]:
+        setattr(request.state, _STATE, session)  # for `_note`, also if `get_session` is overridden
         if not _connected(session):
             msg = "there is no connection to ZooKeeper now; nothing was sent; try again later"
             raise ConnectionLostError(msg)
@@ -201,9 +202,12 @@ async def _no_reply(request: Request, error: Exception) -> Response:
 
 
 def _note(request: Request, error: Exception) -> None:
-    # No other code logs an error that has a handler.
+    # No other code logs an error that has a handler, but the session logs the outage that refuses every request.
+    session = getattr(request.state, _STATE, None)
+    refused = isinstance(error, ConnectionLostError | NotCommittedError)
+    quiet = refused and isinstance(session, QueueSession) and not session.connected
     # The path may contain anything, including control characters of terminals.
-    log.warning("%r %r: %s", request.method, request.url.path, error)
+    log.log(logging.DEBUG if quiet else logging.WARNING, "%r %r: %s", request.method, request.url.path, error)
 
 
 _TRY_AGAIN = _problem_handler(503, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
