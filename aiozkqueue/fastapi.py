@@ -166,6 +166,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
                 "`async with session.transaction() as tx:` for the messages that belong together"
             )
             raise InvalidOptionError(msg)
+        setattr(connection.state, _STATE, session)  # for `_log`, also if `get_session` is overridden
         if not _connected(session):
             msg = "there is no connection to ZooKeeper now; nothing was sent; try again later"
             raise ConnectionLostError(msg)
@@ -214,9 +215,7 @@ def _response(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Log an error, and return the response for its client."""
-    # No other code logs an error that has a handler.
-    # The path may contain anything, including control characters of terminals.
-    log.warning("%r %r: %s", connection.scope.get("method", "WEBSOCKET"), connection.url.path, error)
+    _log(connection, error)
     response = JSONResponse(body, status, headers)
     if isinstance(connection, WebSocket) and (
         connection.application_state is not WebSocketState.CONNECTING
@@ -224,6 +223,16 @@ def _response(
     ):
         return _Close(connection, response, body["detail"])
     return response
+
+
+def _log(connection: HTTPConnection, error: Exception) -> None:
+    # No other code logs an error that has a handler, but the session logs the outage that refuses every request.
+    session = getattr(connection.state, _STATE, None)
+    refused = isinstance(error, ConnectionLostError | NotCommittedError)
+    quiet = refused and isinstance(session, QueueSession) and not session.connected
+    # The path may contain anything, including control characters of terminals.
+    method, path = connection.scope.get("method", "WEBSOCKET"), connection.url.path
+    log.log(logging.DEBUG if quiet else logging.WARNING, "%r %r: %s", method, path, error)
 
 
 def _problem_handler(status: int, detail: str, headers: dict[str, str] | None = None) -> Handler:

@@ -24,7 +24,7 @@ from yaml import safe_load_all  # type: ignore[import-untyped]
 from aiozkqueue.testing.ports import free_ports
 from tests.deploy.conftest import DEPLOY
 from tests.deploy.dockerfile import build, parse
-from tests.docs.test_samples import parsed, seconds_to_stop
+from tests.docs.test_samples import parsed, seconds_to_start, seconds_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -253,6 +253,7 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
         for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
             assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+        assert seconds_to_start(container) >= 120, "the import of a program on a busy node is no blocked event loop"
     budgets = manifests("PodDisruptionBudget")
     assert {name: budget["spec"]["selector"]["matchLabels"]["app"] for name, budget in budgets.items()} == {
         name: name for name in deployments

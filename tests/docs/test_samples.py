@@ -114,6 +114,13 @@ def seconds_to_stop() -> float:
     return float(given["drain_timeout"]) + 10
 
 
+def seconds_to_start(container: dict[str, Any]) -> float:
+    """Return the time for which Kubernetes waits until a container answers its first probe."""
+    probe = container["startupProbe"]
+    assert probe["httpGet"] == container["livenessProbe"]["httpGet"]
+    return float(probe["periodSeconds"] * probe["failureThreshold"])
+
+
 class Unit(ConfigParser):
     """A systemd unit, whose keys keep their capital letters."""
 
@@ -160,6 +167,7 @@ def test_the_deployment_runs_workers_with_health_probes() -> None:
     assert template["spec"]["terminationGracePeriodSeconds"] > seconds_to_stop()
     for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
         assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+    assert seconds_to_start(container) >= 120
     known = {AUTH} | {parameter.envvar for parameter in member(COMMAND, "worker").params}
     assert {variable["name"] for variable in container["env"]} <= known
 

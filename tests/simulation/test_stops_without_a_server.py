@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,5 +56,5 @@ def test_a_listener_and_its_session_end_within_the_drain_and_one_session_timeout
 ) -> None:
     for stop_at in (0.001, 5.0):
         for silent_at in (0.0, 0.002, 0.004, 0.006, 0.008, 0.01, 0.1, 1.0, 9.0, 15.0, 24.0, 29.9):
-            lasted = run_virtual(lambda at=silent_at, stop=stop_at: stopping(policy, handling, at, stop))
+            lasted = run_virtual(partial(stopping, policy, handling, silent_at, stop_at))
             assert lasted <= DRAIN + SESSION + MARGIN, f"silent at {silent_at} s, stopped at {stop_at} s"

@@ -293,7 +293,11 @@ async def test_a_request_waits_for_its_commit_up_to_the_commit_timeout(
 
 
 async def test_a_request_is_answered_at_once_while_there_is_no_connection(
-    calling: Calling, open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
+    calling: Calling,
+    open_session: Opener,
+    session: zq.QueueSession,
+    zookeeper_proxy: ZooKeeperProxy,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = FastAPI(exception_handlers=error_handlers)
     own = await open_session(zookeeper_proxy.hosts, session_timeout=20)
@@ -317,6 +321,8 @@ async def test_a_request_is_answered_at_once_while_there_is_no_connection(
     answers = [await client.post("/?cut=true"), await client.post("/")]
     assert asyncio.get_running_loop().time() - began < 5  # half the commit timeout
     assert [answer.status_code for answer in answers] == [503, 503]
+    logged = [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.fastapi"]
+    assert logged == [], "each request of an outage, which the session logs"
     await zookeeper_proxy.listen()
     await own.queue("results").put(b"last")
     assert own.connected
