@@ -8,12 +8,13 @@ that set environment variables of Python itself.
 
 from __future__ import annotations
 
-import json
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+from ast import literal_eval
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -28,15 +29,19 @@ if TYPE_CHECKING:
 _SOCKET = "started.sock"
 _LARGEST = 1 << 20
 
+# Without `json`, `socket` and `os`, whose imports take longer than the rest of it.
 _STAND_IN = """#!{python} -IS
-import json, os, socket, sys
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect({address!r})
-    call = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
-    socket.send_fds(connection, [len(call).to_bytes(4, "big")], [0, 1, 2])
-    connection.sendall(call)
-    sys.exit(int.from_bytes(connection.recv(1), "big"))
+import _socket, posix, sys
+connection = _socket.socket(_socket.AF_UNIX)
+connection.connect({address!r})
+call = repr((sys.argv[1:], posix.environ, posix.getcwd())).encode()
+streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in range(3))
+connection.sendmsg([len(call).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+connection.sendall(call)
+sys.exit(int.from_bytes(connection.recv(1), "big"))
 """
+# The command imports these when it first needs them.
+_LATE = ("anyio._backends._asyncio", "encodings.idna", "typer._adapters", "typer.rich_utils")
 
 
 @contextmanager
@@ -66,6 +71,10 @@ def _serve(listener: socket.socket) -> None:
     for module in iter_modules(aiozkqueue.cli.__path__):  # the slow part, done once
         if not module.name.startswith("_"):
             import_module(f"aiozkqueue.cli.{module.name}")
+    for name in _LATE:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # no call has to look through all of it, or to copy the pages that this would write to
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = listener.accept()
@@ -81,13 +90,13 @@ def _run(connection: socket.socket) -> None:
     call = b""
     while len(call) < int.from_bytes(size, "big"):
         call += connection.recv(_LARGEST)
-    arguments, environment, folder = json.loads(call)
+    arguments, environment, folder = literal_eval(call.decode())
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environb.update(environment)
     sys.argv = ["aiozkqueue", *arguments]
     status = 1
     try:

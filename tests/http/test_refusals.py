@@ -51,7 +51,6 @@ async def test_the_reason_for_refusing_a_value_concerns_the_value(
     assert (await service.http.get("/queue/1/q/size")).json() == 0
 
 
-@pytest.mark.parametrize("text", ["abc", "", "1.5", "1e3", " 1", "0x1", "٣", "9" * 30])
 @pytest.mark.parametrize(
     ("method", "path", "parameter"),
     [
@@ -63,13 +62,14 @@ async def test_the_reason_for_refusing_a_value_concerns_the_value(
     ],
 )
 async def test_a_parameter_that_is_not_an_integer_is_refused(
-    service: Service, method: str, path: str, parameter: str, text: str
+    service: Service, method: str, path: str, parameter: str
 ) -> None:
     body: list[str] | None = [] if method == "POST" else None
-    answer = await service.http.request(method, f"/queue/1/q/{path}", params={parameter: text}, json=body)
-    assert (answer.status_code, answer.text) == (400, f'"{text}" is not a number.')
-    assert answer.headers["content-type"].startswith("text/plain")
-    assert "X-BV-Exception" not in answer.headers
+    for text in ("abc", "", "1.5", "1e3", " 1", "0x1", "٣", "9" * 30):
+        answer = await service.http.request(method, f"/queue/1/q/{path}", params={parameter: text}, json=body)
+        assert (answer.status_code, answer.text) == (400, f'"{text}" is not a number.')
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert "X-BV-Exception" not in answer.headers
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,6 @@ async def test_a_parameter_out_of_range_is_refused(
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-@pytest.mark.parametrize("name", ["Upper", "a b", "_one", "%2e", "%2e%2e", "a*", "é", "a" * 256, "a%7Cb", "a%2Fb"])
 @pytest.mark.parametrize(
     ("method", "path", "content"),
     [
@@ -116,12 +115,13 @@ async def test_a_parameter_out_of_range_is_refused(
     ],
 )
 async def test_an_invalid_queue_name_is_refused(
-    service: Service, method: str, path: str, content: bytes | None, name: str
+    service: Service, method: str, path: str, content: bytes | None
 ) -> None:
-    answer = await service.http.request(method, f"/queue/1/{name}{path}", content=content, headers=JSON)
-    assert answer.status_code == 400, answer.text
-    assert answer.headers["X-BV-Exception"] == ILLEGAL
-    assert answer.text.startswith("Queue name must be a lowercase ASCII string between 1 and 255")
+    for name in ("Upper", "a b", "_one", "%2e", "%2e%2e", "a*", "é", "a" * 256, "a%7Cb", "a%2Fb"):
+        answer = await service.http.request(method, f"/queue/1/{name}{path}", content=content, headers=JSON)
+        assert answer.status_code == 400, (name, answer.text)
+        assert answer.headers["X-BV-Exception"] == ILLEGAL, name
+        assert answer.text.startswith("Queue name must be a lowercase ASCII string between 1 and 255"), name
 
 
 @pytest.mark.parametrize("name", ["a", "__", "__a", "a.b", ".a", "-", "a" * 255, "0", "a:b@c_d-e"])

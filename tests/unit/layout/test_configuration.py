@@ -253,14 +253,17 @@ ODD: list[object] = [
 
 
 @pytest.mark.parametrize("setting", [field.name for field in fields(QueueConfig)])
-@pytest.mark.parametrize("value", ODD, ids=repr)
-def test_a_setting_is_refused_or_can_be_read_back(setting: str, value: object) -> None:
+def test_a_setting_is_refused_or_can_be_read_back(setting: str) -> None:
     """A configuration that cannot be read back makes the queue unusable for all programs."""
-    try:
-        config = StoredConfig().changed(QueueConfig(**{setting: value}))  # type: ignore[arg-type]
-    except InvalidOptionError:
-        return
-    assert StoredConfig.decode(config.encode()).encode() == config.encode()
+    wrong = []
+    for value in ODD:
+        try:
+            config = StoredConfig().changed(QueueConfig(**{setting: value}))  # type: ignore[arg-type]
+        except InvalidOptionError:
+            continue
+        if StoredConfig.decode(config.encode()).encode() != config.encode():
+            wrong.append(value)
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -283,15 +286,18 @@ def test_a_setting_is_refused_or_can_be_read_back(setting: str, value: object) -
         lambda value: History(payload=value),
     ],
 )
-@pytest.mark.parametrize("value", ODD, ids=repr)
-def test_a_part_of_a_setting_is_refused_or_can_be_read_back(make: Callable[[Any], Any], value: object) -> None:
-    try:
-        part = make(value)
-        settings: dict[str, Any] = {"history" if isinstance(part, History) else "policy": part}
-        config = StoredConfig().changed(QueueConfig(**settings))
-    except InvalidOptionError:
-        return
-    assert StoredConfig.decode(config.encode()) == config
+def test_a_part_of_a_setting_is_refused_or_can_be_read_back(make: Callable[[Any], Any]) -> None:
+    wrong = []
+    for value in ODD:
+        try:
+            part = make(value)
+            settings: dict[str, Any] = {"history" if isinstance(part, History) else "policy": part}
+            config = StoredConfig().changed(QueueConfig(**settings))
+        except InvalidOptionError:
+            continue
+        if StoredConfig.decode(config.encode()) != config:
+            wrong.append(value)
+    assert wrong == []
 
 
 def test_a_change_of_flags_keeps_the_other_settings() -> None:
