@@ -428,7 +428,9 @@ def test_a_time_that_no_server_or_clock_can_count_is_refused_before_any_task(nam
 
 
 def test_a_load_of_several_queues_is_refused_in_its_own_words() -> None:
-    with pytest.raises(zq.InvalidOptionError, match=r'^load\(\["a","b"\]\): name one queue; read each queue as a frame'):
+    with pytest.raises(
+        zq.InvalidOptionError, match=r'^load\(\["a","b"\]\): name one queue; read each queue as a frame'
+    ):
         parse_options({"hosts": "h:1", "paths": '["a","b"]'})
 
 
