@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 PAGES = {page: page.read_text() for page in sorted((ROOT / "docs").rglob("*.md"))}
 SHOWN = [name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)]
-NAMES = [path for path, member in documented().items() if "." not in member.name]
-CODE = [ast.parse(file.read_text()) for file in sorted((ROOT / "aiozkqueue").rglob("*.py"))]
 # These are not in the package's tree of errors, because they concern tests.
 OF_TESTS = {"ServerUnavailableError", "PortTakenError", "StuckError"}
 # These always end, and raise no errors.
@@ -35,6 +33,10 @@ WITHOUT_ERRORS = {
     "aiozkqueue.testing.Cluster.client",
     "aiozkqueue.testing.handle",
 }
+
+
+def public_names() -> list[str]:
+    return [path for path, member in documented().items() if "." not in member.name]
 
 
 def test_every_public_member_is_described_and_its_listed_errors_exist() -> None:
@@ -55,7 +57,7 @@ def _wrong(path: str, member: Documented) -> Iterator[str]:
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
-    shown, public = Counter(SHOWN), Counter(NAMES)
+    shown, public = Counter(SHOWN), Counter(public_names())
     assert public - shown == Counter(), "add these to a page of docs/reference, or to docs/errors.md: `::: name`"
     assert shown - public == Counter(), "these are not public, or listed twice"
 
@@ -75,9 +77,10 @@ def test_every_error_of_the_package_is_in_the_table() -> None:
 
 
 def test_every_error_is_raised_somewhere() -> None:
+    code = [ast.parse(file.read_text()) for file in sorted((ROOT / "aiozkqueue").rglob("*.py"))]
     made = {
         name
-        for tree in CODE
+        for tree in code
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         for name in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
@@ -98,7 +101,7 @@ def test_every_name_listed_as_internal_exists() -> None:
 
 
 def test_the_reference_covers_every_public_module() -> None:
-    assert {path.rpartition(".")[0] for path in NAMES} == set(MODULES)
+    assert {path.rpartition(".")[0] for path in public_names()} == set(MODULES)
 
 
 def _is(value: object, kind: type) -> bool:
