@@ -38,8 +38,9 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_blocking_calls_on_the_loop() -> Iterator[None]:
+    """Have a blocking call on any loop fail. It replaces 58 functions, so it does so once for all tests of a module."""
     with blockbuster_ctx() as watch:
         for name in ("connect", "sendall", "recv"):  # this function blocks the loop on purpose
             watch.functions[f"socket.socket.{name}"].can_block_in("scripted_server.py", "close_elsewhere")
