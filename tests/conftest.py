@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 
 from aiozkqueue.testing import Certificates, make_certificates
 from tests.observer import Observer, observer
-from tests.order import Scopes, slowest_first
+from tests.order import Scopes, slowest_first, with_slow_tests
 from tests.started import started
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
     from pathlib import Path
 
     from xdist.remote import Producer
@@ -83,10 +83,12 @@ def terminal() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first."""
-    slowest_first(items)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Run slow tests first, and the modules that also have slow tests first if ``-m 'not slow'`` removes these."""
+    slow = with_slow_tests(items)
+    yield
+    slowest_first(items, slow)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scopes | None:

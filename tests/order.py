@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     import pytest
 
 SPARK = "tests/spark/"
+#: The modules that take more than half a minute of processor time, the longest first.
+LONG = (
+    "faults/test_cancellation.py",
+    "http/test_browser.py",
+    "docs/test_pages.py",
+    "cli/test_worker.py",
+    "docs/test_site.py",
+)
 
 
 class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # the base class is published without types
@@ -20,8 +28,16 @@ class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # the base class is pu
         return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
 
 
-def slowest_first(items: list[pytest.Item]) -> None:
-    """Put the Spark tests first, then the other modules with a slow test."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
-    spark = Path(__file__).parent / "spark"
-    items.sort(key=lambda item: 0 if spark in item.path.parents else 1 if item.path in slow else 2)
+def with_slow_tests(items: list[pytest.Item]) -> set[Path]:
+    """Return the modules that have a slow test, whether the run includes it or not."""
+    return {item.path for item in items if item.get_closest_marker("slow") is not None}
+
+
+def slowest_first(items: list[pytest.Item], slow: set[Path]) -> None:
+    """Put the Spark tests first, then the modules of `LONG`, then the other modules with a slow test."""
+    root = Path(__file__).parent
+    long = {root / module: place for place, module in enumerate(LONG, 1)}
+    rest = len(LONG) + 1
+    places = {path: long.get(path, rest if path in slow else rest + 1) for path in {item.path for item in items}}
+    places |= dict.fromkeys((path for path in places if root / "spark" in path.parents), 0)
+    items.sort(key=lambda item: places[item.path])
