@@ -1,8 +1,8 @@
 """Whether the client of a request has disconnected, for the applications of `aiozkqueue.fastapi` and `aiozkqueue.http`.
 
-Starlette's ``Request.is_disconnected`` cancels its question at the first suspension and asks once. It therefore learns
-nothing through a ``BaseHTTPMiddleware`` (``@app.middleware("http")``), which suspends before it returns a message, or
-from a server that first returns the body if the application has not read it.
+A request of Starlette has an ``is_disconnected`` that cancels its question at the first suspension and asks once. It
+learns nothing through a ``BaseHTTPMiddleware`` (``@app.middleware("http")``), which suspends before it returns a
+message, or from a server that first returns the body if the application has not read it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ async def test_an_abandoned_loop_leaves_no_lock(
         warnings.simplefilter("always")
         del deliveries
         gc.collect()
-    assert [warning.category for warning in caught] == [ResourceWarning]
+    # A loop that was cancelled while it waited holds nothing, so its end is not worth a warning.
+    assert [warning.category for warning in caught] == ([ResourceWarning] if moment == "in hand" else [])
     proxy.heal()
     await account.unlocked("jobs")
     assert await account.bodies("jobs") == ([b"b", b"c"] if moment == "in hand" else [b"a", b"b", b"c"])
