@@ -132,8 +132,9 @@ class Leases(Generic[T]):
     async def renew(self, tokens: Iterable[str], *, lifetime: Seconds = 30) -> None:
         """Extend these leases to ``lifetime`` seconds from now; a lease that lasts longer is unchanged.
 
-        A lease that has ended, or never existed, is created again. A message that a transaction or delivery holds is
-        not changed, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
+        A lease that has ended, or never existed, is created again, except that of a message of a group, because another
+        message of the group may be first by now. A message that a transaction or delivery holds is not changed, and a
+        message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
         available at once. A token names a message, so an old token ends the lease of a later taker too; `release` does
         not.
 
