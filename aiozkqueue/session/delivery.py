@@ -48,8 +48,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SETTLED_HINT = (
-    "a consumer settles the last delivery when the loop asks for the next one; settle it before that, in any task, "
-    "keep it inside `async with delivery`, or use consume(settle='explicit')"
+    "a listener settles a delivery when its handler has returned, and a loop when it asks for the next one; settle it "
+    "before that, in any task; in a loop, keep it inside `async with delivery`, or use consume(settle='explicit')"
 )
 
 

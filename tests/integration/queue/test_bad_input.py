@@ -715,6 +715,23 @@ async def test_settling_a_delivery_twice_raises(session: zq.QueueSession) -> Non
     assert (await jobs.size(), await jobs.dead_letters.size()) == (1, 1)
 
 
+async def test_a_delivery_that_outlives_its_handler_says_until_when_it_can_be_settled(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    kept: list[zq.Delivery[bytes]] = []
+
+    async def keep(delivery: zq.Delivery[bytes]) -> None:
+        kept.append(delivery)
+
+    async def handled() -> bool:
+        return await jobs.size() == 0
+
+    await jobs.put(b"1")
+    async with session.listener(jobs, keep):
+        await eventually(handled)
+    with pytest.raises(TransactionClosedError, match="a listener settles a delivery when its handler has returned"):
+        await kept[0].commit()
+
+
 async def test_a_session_or_a_transaction_without_its_block_names_the_block(session: zq.QueueSession) -> None:
     opening: Any = zq.connect("127.0.0.1:2181")
     beginning: Any = session.transaction()
