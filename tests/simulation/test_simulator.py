@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -113,3 +114,20 @@ def test_a_function_that_a_program_runs_in_a_thread_takes_no_virtual_time() -> N
             return await asyncio.to_thread(work)
 
     assert run_virtual(main) == "done outside of the loop"
+
+
+def test_a_simulated_program_looks_up_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[object] = []  # a name server that does not answer would take seconds of real time
+
+    def look_up(*arguments: object, **_: object) -> list[object]:
+        looked_up.append(arguments)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+            assert not any((await core_of(session).zookeeper.ask_servers("srvr")).values())
+
+    run_virtual(main)
+    assert looked_up == []

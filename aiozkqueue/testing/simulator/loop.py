@@ -10,12 +10,13 @@ import asyncio
 import gc
 import inspect
 import logging
+import socket
 from collections import deque
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, TypeVarTuple
 
 from anyio._backends._asyncio import CancelScope
 
@@ -204,6 +205,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         finally:
             asyncio._set_running_loop(self)  # noqa: SLF001 - as above
         return future
+
+    async def getaddrinfo(self, host: object, *_: object, **__: object) -> Never:
+        """There is no network on virtual time, and a lookup of a name could take seconds of real time.
+
+        Raises: OSError.
+        """
+        raise socket.gaierror(socket.EAI_NONAME, f"{host}: a simulated program has no network")
 
     def put_back(self, handles: deque[asyncio.Handle]) -> None:
         """Schedule callbacks again that were held."""
