@@ -13,17 +13,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+#: Messages of an unread body that are dropped at most, so that a client that goes on sending holds up no transaction.
+MOST: Final = 64
 #: Iterations of the event loop to wait for a message that has arrived: three, and two for each middleware in between.
 TURNS: Final = 16
 
 
 async def is_disconnected(request: Request) -> bool:
-    """Whether the server has noticed that the client has disconnected; the rest of an unread body is dropped."""
+    """Whether the server has noticed that the client has disconnected; the rest of an unread body is dropped.
+
+    It is taken for connected if more than `MOST` messages of its body are unread.
+    """
     if await request.is_disconnected():  # it also remembers the answer that the application has got
         return True
-    while (kind := await _arrived(request)) is not None:
-        if kind == "http.disconnect":
-            return True
+    for _ in range(MOST):
+        kind = await _arrived(request)
+        if kind is None or kind == "http.disconnect":
+            return kind is not None
     return False
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from aiozkqueue.arguments import flag, is_storable, required_seconds, text
-from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, WrongLoopError
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, QueueError, WrongLoopError
 from aiozkqueue.layout import check_root
 from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
@@ -104,7 +104,7 @@ class _Connecting(Block):
             await zookeeper.check_version(self._connect_timeout)
         except BaseException as error:  # nothing else would close the client
             await runtime.close()
-            if isinstance(error, ZooKeeperError):
+            if isinstance(error, ZooKeeperError) and not isinstance(error, QueueError):
                 raise ConnectionLostError(str(error)) from error
             raise
         self._runtime = runtime

@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
             raise ProtocolError(f"a reply to xid {xid}, which was not sent")
         expected, future, decode, path, _pieces = self._pending[0]
         if xid != expected or code == wire.UNIMPLEMENTED:
-            raise self._out_of_order(xid, expected, code)
+            raise self._unexpected_reply(xid, expected, code)
         if code == wire.SESSION_MOVED:  # another connection of this client has the session; this one is stale
             self.abort("the session has moved to another server")
             return
@@ -419,7 +419,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, SessionExpiredError):
             self._expire()
 
-    def _out_of_order(self, xid: int, expected: int, code: int) -> ProtocolError:
+    def _unexpected_reply(self, xid: int, expected: int, code: int) -> ProtocolError:
         if code == wire.UNIMPLEMENTED:  # an old server answers such a request before earlier ones
             return UnsupportedServerError(
                 f"the server {self.peer} does not know a request of this client; it needs ZooKeeper 3.6 or later"

@@ -12,6 +12,7 @@ import pytest
 import aiozkqueue
 from aiozkqueue import ConnectionLostError
 from aiozkqueue.zookeeper import (
+    Auth,
     Check,
     ConnectionLossError,
     Create,
@@ -65,6 +66,21 @@ async def test_a_server_without_the_requests_of_zookeeper_3_6_is_refused_when_co
             async with aiozkqueue.connect(server.hosts, connect_timeout=3, session_timeout=6):
                 pytest.fail("the session was opened")
     assert kind == "ClickHouse" or time.monotonic() - began < 3
+
+
+async def test_credentials_that_are_refused_while_the_version_is_checked_are_an_error_of_access() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        await peer.packet()  # the credentials
+        peer.send(reply(-4, error=0 if peer.number == 1 else -115))
+        if peer.number == 1:
+            await peer.request()  # the check; its connection is lost
+
+    async with ScriptedServer(script) as server:
+        with pytest.raises(aiozkqueue.AccessDeniedError):
+            async with aiozkqueue.connect(server.hosts, auth=[Auth.digest("user", "secret")], connect_timeout=10):
+                pytest.fail("the session was opened")
 
 
 _GARBAGE = [

@@ -258,7 +258,7 @@ def test_a_setting_is_refused_or_can_be_read_back(setting: str) -> None:
     wrong = []
     for value in ODD:
         try:
-            config = StoredConfig().changed(QueueConfig(**{setting: value}))  # type: ignore[arg-type]
+            config = StoredConfig().changed(QueueConfig(**{setting: value}))  # type: ignore[arg-type]  # of any setting
         except InvalidOptionError:
             continue
         if StoredConfig.decode(config.encode()).encode() != config.encode():
