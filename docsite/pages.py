@@ -33,7 +33,6 @@ COPIED: Final = {
     "benchmarks/results/run.json": "benchmarks/run.json",
     "benchmarks/results/run.png": "benchmarks/run.png",
     "benchmarks/results/deep.json": "benchmarks/deep.json",
-    "benchmarks/results/sessions.json": "benchmarks/sessions.json",
     "deploy/Dockerfile": "deploy/Dockerfile.txt",
     "deploy/compose.yml": "deploy/compose.yml",
     "deploy/grafana/aiozkqueue.json": "deploy/grafana.json",

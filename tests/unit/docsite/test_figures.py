@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
 RUN = json.loads((ROOT / "benchmarks" / "results" / "run.json").read_text())
 DEEP = json.loads((ROOT / "benchmarks" / "results" / "deep.json").read_text())
-SESSIONS = json.loads((ROOT / "benchmarks" / "results" / "sessions.json").read_text())
 README = ROOT / "README.md"
 COMPARISON, PERFORMANCE, WHEN_NOT, BUNDLES = (
     ROOT / "docs" / f"{page}.md" for page in ("comparison", "performance", "when-not", "features/bundles")
 )
 
 
-def rate(case: str, run: Any = RUN) -> str:
+def rate(case: str) -> str:
     """Return the messages per second, with three significant digits."""
-    cases = run["cases"]
+    cases = RUN["cases"]
     found = case if case in cases else next(name for name in cases if name.startswith(case))
     return rounded(cases[found]["messages_per_second"])
 
@@ -34,8 +32,8 @@ def figure(case: str, name: str) -> float:
     return median(float(sample["figures"][name]) for sample in RUN["cases"][case]["samples"].values())
 
 
-def ratio(case: str, peer: str, run: Any = RUN) -> str:
-    reached = next(bar["reached"] for bar in run["bars"] if bar["bar"].startswith(case) and peer in bar["bar"])
+def ratio(case: str, peer: str) -> str:
+    reached = next(bar["reached"] for bar in RUN["bars"] if bar["bar"].startswith(case) and peer in bar["bar"])
     return f"{reached:.3g}"
 
 
@@ -86,9 +84,9 @@ MILLION, MILLION_ALONE, FIVE_MILLIONS = (
         (WHEN_NOT, f"put alone takes {heap(MILLION_ALONE)} bytes"),
         (WHEN_NOT, f"takes and commits {rate(TAKE)} per second, or puts {rate(PUT)} per second in separate"),
         (WHEN_NOT, f"puts {rate(PUT_MANY)} per second by `put_many`, and takes and commits {rate(TAKE_MANY)} by"),
-        (WHEN_NOT, f"4 sessions move {rate('4 sessions', SESSIONS)} messages per second, 16 move"),
-        (WHEN_NOT, f"16 move {rate('16 sessions', SESSIONS)}, and"),
-        (WHEN_NOT, f"64 move {rate('64 sessions', SESSIONS)}, because"),
+        (WHEN_NOT, f"4 sessions move {rate('4 sessions')} messages per second, 16 move"),
+        (WHEN_NOT, f"16 move {rate('16 sessions')}, and"),
+        (WHEN_NOT, f"64 move {rate('64 sessions')}, because"),
         (WHEN_NOT, f"delivers a message {figure(IDLE, 'p50_ms'):.1f} ms after its put (p50)"),
         (WHEN_NOT, f"{ratio(IDLE, 'p50_ms')} times as long as one raw write"),
         (WHEN_NOT, f"Under light load, a message costs {requests(IDLE):.0f} requests"),
@@ -115,8 +113,8 @@ MILLION, MILLION_ALONE, FIVE_MILLIONS = (
         ),
         (PERFORMANCE, f"no-op jobs of SAQ on Redis | {ratio(LISTEN, 'SAQ')} |"),
         (PERFORMANCE, f"default settings | Curator's safe mode with 8 threads | {ratio('async for', 'Curator')} |"),
-        (PERFORMANCE, f"16 sessions of 32 tasks | one session | {ratio('16 sessions', '1 session', SESSIONS)} |"),
-        (PERFORMANCE, f"64 sessions of 32 tasks | one session | {ratio('64 sessions', '1 session', SESSIONS)} |"),
+        (PERFORMANCE, f"16 sessions of 32 tasks | one session | {ratio('16 sessions', '1 session')} |"),
+        (PERFORMANCE, f"64 sessions of 32 tasks | one session | {ratio('64 sessions', '1 session')} |"),
         (PERFORMANCE, f"1,000 waiting | {ratio('take one, put one, 100,000', '1,000')} |"),
         (PERFORMANCE, f"raw write at the same pace | {ratio(IDLE, 'p50_ms')} |"),
         (PERFORMANCE, f"raw write at that pace | {ratio('put → handler, 16 idle', 'p50_ms')} |"),
