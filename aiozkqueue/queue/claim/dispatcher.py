@@ -274,7 +274,9 @@ class ClaimDispatcher:
         self._delayed_releases.release_later(claim, delay)
 
     def _release_unseen(self, claim: Claim) -> None:
-        if claim.generation == self._generation:  # otherwise the server has removed the lock
+        if claim.bundled:
+            claim.settled(FREE)  # its attempts are used up, so it ends now
+        elif claim.generation == self._generation:  # otherwise the server has removed the lock
             self.releases.release([claim])
 
     def state_changed(self, state: State, generation: int) -> None:

@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.security import make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import aiozkqueue as zq
 from aiozkqueue import sampling
 from aiozkqueue.layout import BundleName
 from aiozkqueue.sampling import Sample, Sampler
+from aiozkqueue.testing import TestClock
 from tests.faults.account import CLAIM, multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain, half_done
 from tests.integration.queue.conftest import Opener, eventually
@@ -74,7 +75,7 @@ async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_it
             elif message is not None:
                 await tx.commit()
     assert attempts == [1, 2, 3]
-    assert "stays until this session ends" in caplog.text
+    assert "stays until the next try in 60 s" in caplog.text
 
 
 async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, other: zq.QueueSession) -> None:
@@ -369,6 +370,38 @@ async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
         assert await checks() == 1
         zookeeper_proxy.heal()
         await tx.commit()
+
+
+async def test_a_used_up_message_that_cannot_leave_its_bundle_is_tried_again_every_minute(
+    open_session: Opener, server_view: Observer, queue_root: str, stored: Stored, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
+    queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(1))
+    (bundle,) = await stored.bundles()
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be created
+    folders = [f"{queue_root}/jobs/{folder}" for folder in ("items", "dlq")]
+    for folder in folders:
+        await server_view._ask(partial(server_view._client.set_acls, folder, allowed))
+
+    async def locked(times: int) -> bool:
+        return caplog.text.count("its lock") == times
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.id == bundle.first:
+            raise OSError("broken")
+
+    async with session.listener(queue, handler, concurrency=40):
+        await eventually(partial(locked, 1))
+    clock.advance(60)
+    await eventually(partial(locked, 2))
+    for folder in folders:
+        await server_view._ask(partial(server_view._client.set_acls, folder, OPEN_ACL_UNSAFE))
+    clock.advance(60)
+    await eventually(stored.is_empty)
+    (dead,) = await queue.dead_letters.peek()
+    assert (dead.id, dead.attempts) == (bundle.first, 1)
+    assert "delivered 1 of 1 times without success; last error: OSError: broken" in dead.reason
 
 
 async def test_a_bundle_that_no_taker_wants_is_unlocked_by_a_user_who_cannot_wake_others(
