@@ -13,14 +13,14 @@ import aiozkqueue as zq
 from aiozkqueue import sampling
 from aiozkqueue.layout import BundleName
 from aiozkqueue.sampling import Sample, Sampler
-from aiozkqueue.testing import TestClock
+from aiozkqueue.testing import Opcode, TestClock
 from tests.faults.account import CLAIM, multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain, half_done
 from tests.integration.queue.conftest import Opener, eventually
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
-    from aiozkqueue.testing import ZooKeeperProxy
+    from aiozkqueue.testing import Request, ZooKeeperProxy
     from tests.integration.queue.bundles import Expire
     from tests.observer import Observer
 
@@ -369,6 +369,45 @@ async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
         await asyncio.sleep(0.5)
         assert await checks() == 1
         zookeeper_proxy.heal()
+        await tx.commit()
+
+
+async def test_the_configuration_is_read_ever_less_often_while_returns_are_refused(
+    open_session: Opener,
+    other: zq.QueueSession,
+    server_view: Observer,
+    zookeeper_proxy: ZooKeeperProxy,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = await bundled(session, BODIES[:40])
+    items = f"{queue_root}/jobs/items"
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
+    await server_view._ask(lambda: server_view._client.set_acls(items, allowed))
+    reads: list[Request] = []
+
+    def counted(request: Request) -> bool:
+        if request.opcode == Opcode.EXISTS and f"{queue_root}/jobs".encode() + b"\0" == request.body[4:]:
+            reads.append(request)
+        return False
+
+    async def kept() -> bool:
+        return "stay with this session" in caplog.text
+
+    async with session.transaction() as tx:
+        assert await tx.take(queue) is not None
+        await eventually(kept, 30)
+        zookeeper_proxy.hold_request(counted, times=None)
+        await asyncio.sleep(3)
+        assert 0 < len(reads) < 25  # each return is tried again after twice the time
+        await other.queue("jobs").configure(zq.QueueConfig(paused=True))
+        async with session.transaction() as waiting:
+            assert await waiting.take(queue, timeout=0.5) is None
+        await other.queue("jobs").configure(zq.QueueConfig(paused=False))
+        await server_view._ask(lambda: server_view._client.set_acls(items, OPEN_ACL_UNSAFE))
+        async with other.transaction() as another:
+            assert await another.take(other.queue("jobs"), timeout=30) is not None
         await tx.commit()
 
 
