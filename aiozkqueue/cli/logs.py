@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+#: The same for one of several processes that share stderr.
+_FORMAT_OF_SEVERAL = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
 
 
 class VisibleFormatter(logging.Formatter):
@@ -40,6 +42,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
+            "process": record.process,
             "message": record.getMessage(),
         }
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in fields}
@@ -52,8 +55,10 @@ class JsonFormatter(logging.Formatter):
 _STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "asctime"})
 
 
-def start_logs(level: str, form: Literal["text", "json"], file: Path | None) -> None:
+def start_logs(level: str, form: Literal["text", "json"], file: Path | None, *, several: bool = False) -> None:
     """Log everything from this level on to stderr, or as a file says.
+
+    A line of JSON has the id of the process; a line of text has it if ``several`` processes write to the same stderr.
 
     Raises:
         InvalidOptionError: the file does not configure logging.
@@ -62,7 +67,8 @@ def start_logs(level: str, form: Literal["text", "json"], file: Path | None) -> 
         _configure_logs(file)
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(VisibleFormatter(_FORMAT) if form == "text" else JsonFormatter())
+    text = _FORMAT_OF_SEVERAL if several else _FORMAT
+    handler.setFormatter(VisibleFormatter(text) if form == "text" else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

@@ -100,6 +100,7 @@ def worker(
             help="The number of worker processes.",
         ),
     ] = 1,
+    one_of_several: Annotated[bool, typer.Option("--one-of-several", hidden=True)] = False,
     loop: Annotated[Loop, typer.Option("--loop", help="auto: uvloop if it is installed.")] = "auto",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
@@ -118,7 +119,7 @@ def worker(
     $ aiozkqueue worker shop.workers:listeners --health-port 8081
     $ aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
-    start_logs(log_level, log_format, log_config)
+    start_logs(log_level, log_format, log_config, several=one_of_several or processes > 1)
     _find_modules_of(Path.cwd())
     if reload:
         if processes > 1:
@@ -202,7 +203,7 @@ def _own_command(*without: str) -> list[str]:
 def _command_of(number: int, health_port: int | None) -> list[str]:
     """Return the command of one of several processes. Of an option that is given twice, the last one counts."""
     health = [] if not health_port else ["--health-port", str(health_port + number)]
-    return [*_own_command(), "--processes", "1", *health]
+    return [*_own_command(), "--processes", "1", "--one-of-several", *health]
 
 
 def _loop_factory(loop: Loop) -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -7,6 +7,7 @@ search costs one listing for each lane, and one for each hour up to its bound.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -136,7 +137,7 @@ class Notifications:
         recorded = flag(history, "history")
         queue = NotificationQueue(self._session, service, name, type)
         state = state_of(queue.queue)
-        config = QueueConfig(policy=policy, history=History(payload=True) if recorded else None)
+        config = _settings(policy, recorded=recorded)
         subject = _subject(service, name)
         await ensure_folder(runtime, subject, self._base)
 
@@ -160,14 +161,18 @@ class Notifications:
                 state.invalidate()
                 continue
             state.invalidate()
-            state.create_with(config)  # after a deletion
+            state.create_with(config, path)  # after a deletion
             return queue
 
     @reads
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
         """Return an existing notification queue.
 
-        Raises: NotFoundError: there is no such queue; InvalidNameError, AccessDeniedError, ConnectionLostError,
+        If another program deletes it, the next `NotificationQueue.schedule` creates it again with its present policy
+        and history.
+
+        Raises: NotFoundError: there is no such queue; PayloadError: its configuration does not decode;
+        InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError, ConnectionLostError,
         SessionClosedError, WrongLoopError.
         """
         path = self._path(service, name)
@@ -178,7 +183,13 @@ class Notifications:
                 if await zookeeper.exists(path) is None:
                     msg = f"service {service!r} has no notification queue {name!r}; create it"
                     raise NotFoundError(msg)
-        return NotificationQueue(self._session, service, name, type)
+        queue = NotificationQueue(self._session, service, name, type)
+        settings = _settings(DEFAULT_POLICY, recorded=True)
+        with suppress(NotFoundError):  # it has just been deleted
+            stored = await queue.queue.configuration()
+            settings = QueueConfig(policy=stored.policy, history=stored.history)
+        state_of(queue.queue).create_with(settings, path)
+        return queue
 
     @reads
     async def list(self) -> list[tuple[str, str]]:
@@ -516,6 +527,10 @@ def _subject(service: str, name: str) -> str:
 
 def _exists_already(service: str, name: str) -> AlreadyExistsError:
     return AlreadyExistsError(f"service {service!r} has a notification queue {name!r} already; get it")
+
+
+def _settings(policy: Policy, *, recorded: bool) -> QueueConfig:
+    return QueueConfig(policy=policy, history=History(payload=True) if recorded else None)
 
 
 def queue_name(service: str, name: str) -> str:

@@ -314,6 +314,30 @@ async def test_a_queue_that_a_program_creates_by_scheduling_after_a_deletion_has
     assert (after.policy, after.history) == (before.policy, before.history)
 
 
+async def test_a_program_that_got_a_queue_creates_it_by_scheduling_after_another_has_deleted_it(
+    invoices: NotificationQueue[Invoice], session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    got = await Notifications(other).get("billing", "invoices", Invoice)
+    before = await invoices.queue.configuration()
+    await got.schedule(Invoice(account=1), later(3600))
+    await invoices.queue.admin.delete(force=True)
+    await got.schedule(Invoice(account=2), later(0))
+    after = await got.queue.configuration()
+    assert (after.policy, after.history) == (before.policy, before.history)
+    assert await Notifications(session).list() == [("billing", "invoices")]
+    assert await got.queue.size() == 1
+
+
+async def test_a_queue_that_is_created_by_scheduling_is_registered(
+    invoices: NotificationQueue[Invoice], session: zq.QueueSession
+) -> None:
+    await invoices.queue.admin.delete()
+    await asyncio.gather(*(invoices.schedule(Invoice(account=number), later(0)) for number in range(3)))
+    assert await Notifications(session).list() == [("billing", "invoices")]
+    with pytest.raises(AlreadyExistsError, match="invoices"):
+        await Notifications(session).create("billing", "invoices", Invoice)
+
+
 async def test_bad_input_is_refused_before_anything_is_sent(invoices: NotificationQueue[Invoice]) -> None:
     with pytest.raises(zq.InvalidOptionError, match="zone"):
         await invoices.schedule(Invoice(account=1), datetime(2030, 1, 1))  # noqa: DTZ001 - naive on purpose

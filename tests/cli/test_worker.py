@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -303,6 +304,26 @@ def test_several_processes_share_a_queue_and_a_killed_one_is_replaced(cli: Cli, 
     worker.communicate(timeout=90)
     assert worker.returncode == 0
     assert {record["body"] for record in cli("peek", "done", "--json").records} == {"1", "2"}
+
+
+def test_each_line_of_the_logs_of_several_processes_names_its_process(cli: Cli, go: Path) -> None:
+    go.touch()
+    worker = cli.start("worker", "shop:listener", "--processes", "2")
+    assert worker.stderr is not None
+    started, connected = set[str](), set[str]()
+    while len(started) < 2 or not started <= connected:
+        line = worker.stderr.readline().decode()
+        match = re.fullmatch(r"\S+ \S+ INFO \[(\d+)\] [\w.]+: (.+)\n", line)
+        assert match is not None, line
+        process, message = match.groups()
+        if message.startswith("started process "):
+            assert process == str(worker.pid)
+            started.add(message.rpartition(" ")[2])
+        elif message.startswith("new session 0x"):
+            connected.add(process)
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=90)
+    assert all(" [" in line for line in rest.decode().splitlines())
 
 
 def test_processes_that_cannot_start_end_the_command_with_their_status(cli: Cli, go: Path) -> None:

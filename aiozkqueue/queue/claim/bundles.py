@@ -27,16 +27,17 @@ from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
 from aiozkqueue.queue.state.hooks import FREE
+from aiozkqueue.runtime.ticks import Pauses, Ticks
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .bundle_claimer import BundleClaimer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.layout import BundleTable
     from aiozkqueue.queue.state.hooks import ItemFate
-    from aiozkqueue.runtime.clock import Clock, Timer
+    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
@@ -86,50 +87,6 @@ class RecentlyFinished:
         return self._number + self._before if self._clock.monotonic() - self._begun < span else 0
 
 
-class Ticks:
-    """The periodic checks of the messages at hand; a timer triggers each."""
-
-    __slots__ = ("_check", "_clock", "_due", "_timer", "series_began")
-
-    def __init__(self, clock: Clock, check: Callable[[], None]) -> None:
-        self._clock = clock
-        self._check = check
-        self._timer: Timer | None = None
-        self._due = 0.0
-        self.series_began = 0.0
-        """When the first check of a series was planned."""
-
-    @property
-    def planned(self) -> bool:
-        """Whether there will be another check."""
-        return self._timer is not None
-
-    @property
-    def late(self) -> float:
-        """How many seconds the current check is late: the handlers of such an event loop have had no time either."""
-        return max(0.0, self._clock.monotonic() - self._due)
-
-    def begin(self, seconds: float) -> None:
-        """Plan the first check of a series."""
-        self.series_began = self._clock.monotonic()
-        self.plan(seconds)
-
-    def plan(self, seconds: float) -> None:
-        """Plan the next check."""
-        self._due = self._clock.monotonic() + seconds
-        self._timer = self._clock.call_later(seconds, self._call)
-
-    def stop(self) -> None:
-        """Cancel the check that is planned."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _call(self) -> None:
-        self._timer = None
-        self._check()
-
-
 class HeldBundles:
     """The bundles of one queue that one session holds."""
 
@@ -152,7 +109,7 @@ class HeldBundles:
         self._closed = False
         self._checking = False  # whether the configuration is being read
         self._finished = RecentlyFinished(self._clock)
-        self._refused: dict[BundleHold, tuple[int, float]] = {}  # refused returns in a row, and the time of the next
+        self._refused = Pauses[BundleHold](self._clock, services.random, first=2 * TICK, longest=LONGEST_PAUSE)
         self._aim = 0  # the number of messages to have at hand while more bundles are listed
         self.at_hand_count: int = 0
         """The number of messages that are ready for takers."""
@@ -263,6 +220,8 @@ class HeldBundles:
             candidates = self._candidates
             idle = not (candidates.alone or candidates.has_more or self._finished.recent())
             self._ticks.begin(FIRST_TICK if idle else TICK)
+        elif hold not in self._refused:
+            self._ticks.plan_within(TICK)
 
     def suspend(self, claim: BundledClaim) -> None:
         """Deliver no message of a bundle for a while, because this user may not write its record.
@@ -285,13 +244,13 @@ class HeldBundles:
         if hold.version or hold.with_takers or hold in self._refused or self._closed:
             return
         claims, hold.at_hand = hold.at_hand, []
-        self._refused[hold] = 0, 0.0  # it is tried once
+        self._refused.mark(hold)  # it is tried once
         for atomic_write in self._send_back(hold, claims):
             atomic_write.watch(lambda _: self._candidates.set_aside([hold.id]))
 
     def _resume(self, hold: BundleHold) -> None:
         claims, hold.at_hand, hold.suspended = hold.at_hand, [], False
-        self._refused.pop(hold, None)
+        self._refused.forget(hold)
         if claims and not (hold.gone or self._closed):
             self._keep_at_hand(hold, claims)
 
@@ -354,7 +313,7 @@ class HeldBundles:
 
     def _forget(self, hold: BundleHold) -> None:
         hold.budget.free(hold.size)
-        self._refused.pop(hold, None)
+        self._refused.forget(hold)
         if self._held.get(hold.id) is hold:
             del self._held[hold.id]
         if hold in self._ready:
@@ -381,7 +340,20 @@ class HeldBundles:
             if not self._checking:  # without a connection, a check waits for the next one
                 self._checking = True
                 self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
-            self._ticks.plan(TICK)
+            # While ZooKeeper refuses all returns, the next check comes with the next try of one.
+            self._ticks.plan(max(TICK, min(map(self._refused.left, self._ready))))
+
+    @property
+    def checks_pause(self) -> bool:
+        """Whether the checks are rare at the moment; see `confirm`."""
+        return self._ticks.pause > TICK
+
+    async def confirm(self) -> bool:
+        """Return whether messages at hand may be delivered; this reads the configuration while the checks pause."""
+        if self.checks_pause and not self._checking:
+            self._checking = True
+            await self._check_configuration()
+        return self._state.ready
 
     async def _check_configuration(self) -> None:
         """Have the queue opened again if its configuration has changed: it may be paused, or have another policy."""
@@ -400,11 +372,10 @@ class HeldBundles:
     def _return(self, number: int) -> list[AtomicWrite]:
         """Return the last ``number`` messages at hand to all consumers, by these writes."""
         writes: list[AtomicWrite] = []
-        now = self._clock.monotonic()
         for hold in reversed(list(self._ready)):
             if number <= 0:
                 break
-            if hold in self._refused and now < self._refused[hold][1]:
+            if self._refused.left(hold):
                 continue
             claims = hold.at_hand[-number:]
             del hold.at_hand[-number:]
@@ -430,11 +401,9 @@ class HeldBundles:
         self.returning.discard(returned)
         error = returned.error
         if error is None:
-            self._refused.pop(hold, None)
+            self._refused.forget(hold)
         elif not (hold.gone or isinstance(error, SessionClosedError | OutcomeUnknownError)):
-            times = 1 + (self._refused[hold][0] if hold in self._refused else 0)
-            pause = min(TICK * 2.0 ** min(times, 9), LONGEST_PAUSE)
-            self._refused[hold] = times, self._clock.monotonic() + pause
+            times = self._refused.refused(hold)
             text = "queue %s: messages of bundle %s stay with this session until ZooKeeper accepts their return: %s"
             level = logging.WARNING if times == 1 else logging.DEBUG
             log.log(level, text, self._state.name, hold.id, error, extra={"queue": self._state.name})

@@ -138,7 +138,7 @@ class ClaimDispatcher:
         ``generation`` is the ZooKeeper session of the taker's other claims; None: it has none.
         """
         held = self._held_bundles
-        if held.at_hand_count < limit or not self._waiters.empty or not self._current(generation):
+        if held.at_hand_count < limit or held.checks_pause or not (self._waiters.empty and self._current(generation)):
             return []
         claims: list[Claim] = [*held.next(limit)]
         if held.is_low and self._wanted_ahead:
@@ -274,7 +274,9 @@ class ClaimDispatcher:
         self._delayed_releases.release_later(claim, delay)
 
     def _release_unseen(self, claim: Claim) -> None:
-        if claim.generation == self._generation:  # otherwise the server has removed the lock
+        if claim.bundled:
+            claim.settled(FREE)  # its attempts are used up, so it ends now
+        elif claim.generation == self._generation:  # otherwise the server has removed the lock
             self.releases.release([claim])
 
     def state_changed(self, state: State, generation: int) -> None:
@@ -351,6 +353,8 @@ class ClaimDispatcher:
         if self._group_locks.held:
             self._deliver_from_groups()
         if self._held_bundles.at_hand_count:
+            if not await self._held_bundles.confirm():
+                return
             self._deliver_at_hand()
         full = self._claim_batches.full or bool(self._held_bundles.returning)
         wanted = 0 if full else self._waiters.wanted(self._claim_batches.promised)

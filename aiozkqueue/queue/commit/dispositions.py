@@ -135,8 +135,8 @@ def exhausted(claim: Claim, error: str | None) -> Disposition:
     reason = f"delivered {claim.attempts_made} of {policy.allowed(claim.retries)} times without success"
     reason = f"{reason}; last error: {error}" if error else f"{reason}; no consumer reported an error"
     if policy.exhausted == "drop":
-        return Disposition("consume", reason=reason, outcome=End.FAILED)
-    return Disposition("dead", reason=reason)
+        return Disposition("consume", reason=reason, outcome=End.FAILED, error=error)
+    return Disposition("dead", reason=reason, error=error)
 
 
 def release_disposition(

@@ -10,8 +10,9 @@ so the number of refusals is bounded:
 4. Nothing for a minute, which is logged; then the session tries again.
 
 A claim that is lost is left out immediately. A message of a bundle has only the first step; if its single item is
-refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost. If not even
-that is possible, the session gives the bundle up and dissolves it.
+refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost. It is then
+delivered again, or, if no attempt is left, follows the fourth step. If not even its attempt can be recorded, the
+session gives the bundle up and dissolves it.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class ReleaseClaims(EndClaims):
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:
         """Settle the claims of this portion, and continue with the next."""
         for claim in [claim for claim, disposition in self._dispositions.items() if _is_stuck(claim, disposition)]:
+            claim.attempts = claim.attempts_made
             self._leave_locked(claim, NotCommittedError("it can be neither ended nor stored as a single item"))
         super().applied(results, meter)
         self._dispositions: dict[Claim, Disposition] = {}
@@ -304,13 +306,14 @@ class ReleaseClaims(EndClaims):
 
     def _keep_bundled(self, claim: Claim, error: Exception) -> None:
         """Keep a message in its bundle, at hand for the next taker of this session, if it still holds the bundle."""
+        claim.error = self._dispositions[claim].error or claim.error
         self._dispositions[claim] = PLAIN
         text = "queue %s: message %s is redelivered without its delay or record: ZooKeeper refuses its single item: %s"
         log.warning(text, claim.state.name, claim.id, error, extra=about(claim, self._transaction_id))
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
-        self._dispositions[claim] = Disposition("release", delay=LONGEST_SKIP)
+        self._dispositions[claim] = Disposition("release", delay=LONGEST_SKIP, error=self._dispositions[claim].error)
         remedy = (
             "allow its dead letter to be stored"
             if claim.bundled
@@ -327,12 +330,12 @@ class ReleaseClaims(EndClaims):
         )
 
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
-        until = "this session ends" if claim.bundled else f"the next try in {LONGEST_KEPT:g} s"
-        text = "queue %s: message %s could not be released: %s; its lock %s stays until %s"
-        log.error(text, claim.state.name, claim.id, error, claim.lock, until, extra=about(claim, self._transaction_id))
+        lock = claim.bundle.lock if isinstance(claim, BundledClaim) else claim.lock
+        text = "queue %s: message %s could not be released: %s; its lock %s stays until the next try in %g s"
+        context = about(claim, self._transaction_id)
+        log.error(text, claim.state.name, claim.id, error, lock, LONGEST_KEPT, extra=context)
         del self._dispositions[claim]  # its lock still counts among this session's locks
-        if not claim.bundled:
-            claim.state.release_later(claim, LONGEST_KEPT)
+        claim.state.release_later(claim, LONGEST_KEPT)
 
     def _leave_out(self, claim: Claim, fate: ItemFate) -> None:
         del self._dispositions[claim]

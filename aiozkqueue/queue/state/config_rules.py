@@ -20,7 +20,7 @@ _NAMED = 3
 class PolicyChoice:
     """The policy that one session requests for one queue, until the stored policy is known, and its other settings."""
 
-    __slots__ = ("_granted", "_preferred", "_queue", "groups", "required", "settings")
+    __slots__ = ("_granted", "_preferred", "_queue", "entry", "groups", "required", "settings")
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -30,6 +30,8 @@ class PolicyChoice:
         self._granted: set[Policy] = set()  # the policies that were in force when requested
         self.settings: QueueConfig = QueueConfig()
         """The other settings of the queue if this session creates it."""
+        self.entry: str | None = None
+        """The path of a znode that registers the queue, to be created with it; None: there is none."""
         self.groups: bool = False
         """Whether the queue needs groups."""
 

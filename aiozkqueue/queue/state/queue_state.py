@@ -54,6 +54,7 @@ from aiozkqueue.zookeeper import (
     ZooKeeper,
     ZooKeeperError,
     apply_until_answered,
+    parent_of,
     until_answered,
 )
 
@@ -182,9 +183,9 @@ class QueueState:
         if self.config.policy is None and (new or self.ready):
             self.invalidate()
 
-    def create_with(self, settings: QueueConfig) -> None:
-        """Give the queue these settings if this session creates it."""
-        self._choice.settings = settings
+    def create_with(self, settings: QueueConfig, entry: str) -> None:
+        """Give the queue these settings, and create the znode ``entry`` with it, if this session creates it."""
+        self._choice.settings, self._choice.entry = settings, entry
 
     async def open(self) -> None:
         """Read the configuration, and create missing znodes of the queue, and the lanes that puts found missing.
@@ -618,7 +619,11 @@ class QueueState:
         else:
             await clear(self._zookeeper, paths.base, deleted)
             base = SetData(paths.base, data, deleted)
-        await self._zookeeper.multi([base, *map(Create, self._required_znodes())])
+        znodes, entry = self._required_znodes(), self._choice.entry
+        if entry is not None:
+            await self._zookeeper.ensure(parent_of(entry))
+            znodes += [] if await self._zookeeper.exists(entry) else [entry]
+        await self._zookeeper.multi([base, *map(Create, znodes)])
         return await self._zookeeper.read(paths.base)
 
     def _adopt(self, config: StoredConfig, stat: Stat) -> None:

@@ -7,19 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.security import make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import aiozkqueue as zq
 from aiozkqueue import sampling
 from aiozkqueue.layout import BundleName
 from aiozkqueue.sampling import Sample, Sampler
+from aiozkqueue.testing import Opcode, TestClock
 from tests.faults.account import CLAIM, multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain, half_done
 from tests.integration.queue.conftest import Opener, eventually
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
-    from aiozkqueue.testing import ZooKeeperProxy
+    from aiozkqueue.testing import Request, ZooKeeperProxy
     from tests.integration.queue.bundles import Expire
     from tests.observer import Observer
 
@@ -74,7 +75,7 @@ async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_it
             elif message is not None:
                 await tx.commit()
     assert attempts == [1, 2, 3]
-    assert "stays until this session ends" in caplog.text
+    assert "stays until the next try in 60 s" in caplog.text
 
 
 async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, other: zq.QueueSession) -> None:
@@ -369,6 +370,77 @@ async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
         assert await checks() == 1
         zookeeper_proxy.heal()
         await tx.commit()
+
+
+async def test_the_configuration_is_read_ever_less_often_while_returns_are_refused(
+    open_session: Opener,
+    other: zq.QueueSession,
+    server_view: Observer,
+    zookeeper_proxy: ZooKeeperProxy,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = await bundled(session, BODIES[:40])
+    items = f"{queue_root}/jobs/items"
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
+    await server_view._ask(lambda: server_view._client.set_acls(items, allowed))
+    reads: list[Request] = []
+
+    def counted(request: Request) -> bool:
+        if request.opcode == Opcode.EXISTS and f"{queue_root}/jobs".encode() + b"\0" == request.body[4:]:
+            reads.append(request)
+        return False
+
+    async def kept() -> bool:
+        return "stay with this session" in caplog.text
+
+    async with session.transaction() as tx:
+        assert await tx.take(queue) is not None
+        await eventually(kept, 30)
+        zookeeper_proxy.hold_request(counted, times=None)
+        await asyncio.sleep(3)
+        assert 0 < len(reads) < 25  # each return is tried again after twice the time
+        await other.queue("jobs").configure(zq.QueueConfig(paused=True))
+        async with session.transaction() as waiting:
+            assert await waiting.take(queue, timeout=0.5) is None
+        await other.queue("jobs").configure(zq.QueueConfig(paused=False))
+        await server_view._ask(lambda: server_view._client.set_acls(items, OPEN_ACL_UNSAFE))
+        async with other.transaction() as another:
+            assert await another.take(other.queue("jobs"), timeout=30) is not None
+        await tx.commit()
+
+
+async def test_a_used_up_message_that_cannot_leave_its_bundle_is_tried_again_every_minute(
+    open_session: Opener, server_view: Observer, queue_root: str, stored: Stored, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
+    queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(1))
+    (bundle,) = await stored.bundles()
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be created
+    folders = [f"{queue_root}/jobs/{folder}" for folder in ("items", "dlq")]
+    for folder in folders:
+        await server_view._ask(partial(server_view._client.set_acls, folder, allowed))
+
+    async def locked(times: int) -> bool:
+        return caplog.text.count("its lock") == times
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.id == bundle.first:
+            raise OSError("broken")
+
+    async with session.listener(queue, handler, concurrency=40):
+        await eventually(partial(locked, 1))
+    clock.advance(60)
+    await eventually(partial(locked, 2))
+    for folder in folders:
+        await server_view._ask(partial(server_view._client.set_acls, folder, OPEN_ACL_UNSAFE))
+    clock.advance(60)
+    await eventually(stored.is_empty)
+    (dead,) = await queue.dead_letters.peek()
+    assert (dead.id, dead.attempts) == (bundle.first, 1)
+    assert "delivered 1 of 1 times without success; last error: OSError: broken" in dead.reason
 
 
 async def test_a_bundle_that_no_taker_wants_is_unlocked_by_a_user_who_cannot_wake_others(
