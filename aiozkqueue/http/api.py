@@ -19,6 +19,7 @@ from . import methods
 from .core import bodies, parameters, problems
 from .core.permissions import Verb
 from .core.splitting import Shape, loads
+from .core.trace_context import trace_context
 from .messages import MessagesResponse
 from .request_messages import RequestMessages
 from .waiting import while_wanted
@@ -63,7 +64,7 @@ class Api:
         await self._gate.admit(request, Verb.POST, queue)
         sent = await self._read_messages(request, Shape.VALUE)
         parameters.check_name(queue)
-        await self._service.send({queue: sent.checked()[""]})
+        await self._service.send({queue: sent.checked()[""]}, trace_context(request.headers))
         return _ok()
 
     async def send_batch(self, request: Request, queue: str) -> Response:
@@ -71,7 +72,8 @@ class Api:
         _check_type(request)
         await self._gate.admit(request, Verb.POST, queue)
         messages = (await self._read_messages(request, Shape.ARRAY)).checked()
-        await self._service.send({parameters.check_name(queue): messages.get("", [])})
+        named = {parameters.check_name(queue): messages.get("", [])}
+        await self._service.send(named, trace_context(request.headers))
         return _ok()
 
     async def send_batches(self, request: Request) -> Response:
@@ -82,7 +84,7 @@ class Api:
         sent = await self._read_messages(request, Shape.ARRAYS, may_post)
         for queue in sent.queues:
             parameters.check_name(queue)
-        await self._service.send(sent.checked())
+        await self._service.send(sent.checked(), trace_context(request.headers))
         return _ok()
 
     async def _read_messages(

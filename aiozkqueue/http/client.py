@@ -62,9 +62,12 @@ FIRST_DELAY: Final = 0.05
 #: Maximum number of refused addresses that are remembered, so that each is logged once.
 REFUSED_KEPT: Final = 1000
 LONGEST_DELAY: Final = 1.0
+#: The ends of the addresses that the client makes of those of `FixedHosts`.
+_SERVICES: Final = tuple(f"/{kind}/1" for kind in Kind)
 _GOES_ON: Final = 202
 _SERVER_TROUBLE: Final = 500
 _FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 #: The maximum number of characters of a response in the text of an error.
 _SHOWN: Final = 500
 
@@ -140,6 +143,9 @@ class FixedHosts:
             msg = f"servers: give addresses as 'http://host:8080', not {', '.join(map(repr, wrong)) or 'none'}"
             raise InvalidOptionError(msg)
         self._bases = tuple(base.rstrip("/") for base in bases)
+        if services := [base for base in self._bases if base.endswith(_SERVICES)]:
+            msg = f"servers: leave the path of the service out of {services[0]!r}; the client adds it, as dedup= says"
+            raise InvalidOptionError(msg)
 
     async def urls(self, kind: Kind) -> Sequence[str]:
         """Return all of them."""
@@ -427,6 +433,8 @@ def _error_of(response: httpx.Response) -> ServiceError:
     text = response.text[:_SHOWN]
     if response.has_redirect_location:
         text = "redirects elsewhere; give the address of the service itself"
+    elif response.status_code == _NOT_FOUND and not name:
+        text += "; is this service at another address? Give the address before /queue/1, such as 'http://host:8080'"
     return kind(f"{_request_line(response)}: {response.status_code} {text}", response.status_code)
 
 

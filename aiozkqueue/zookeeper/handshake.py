@@ -12,6 +12,8 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+
 from aiozkqueue.zookeeper import records, wire
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
@@ -56,7 +58,8 @@ async def dial(
         OSError: refused, server unreachable, or certificate not valid (`ssl.SSLError`).
     """
     if isinstance(tls, RenewedContext):
-        await tls.renew()
+        remaining = anyio.current_effective_deadline() - anyio.current_time()
+        await tls.renew(remaining / 2)  # the connection needs time, too
     try:
         _, opened = await asyncio.get_running_loop().create_connection(
             connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from aiozkqueue.errors import InvalidOptionError
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log: Final = logging.getLogger(__name__)
+
+_PATIENCE: Final = 5.0  # for a file system, seconds
 
 
 class TlsFiles(NamedTuple):
@@ -48,7 +52,8 @@ class RenewedContext(ssl.SSLContext):
     """A context for clients that reads its files again before a connection if they have changed.
 
     A service runs for longer than its certificate is valid. Files that cannot be used, such as a half-written one, are
-    logged once, and the last usable ones stay in use.
+    logged once, and the last usable ones stay in use. The same applies while a file system does not answer. At most
+    one thread waits for it.
 
     Raises: as `TlsFiles.context`.
     """
@@ -57,16 +62,37 @@ class RenewedContext(ssl.SSLContext):
     _stamps: list[tuple[int, int, int]]
     _context: ssl.SSLContext
     _trouble: str
+    _reading: Lock
 
     def __new__(cls, files: TlsFiles) -> Self:
         """Load the files."""
         self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
         self._files, self._stamps, self._context, self._trouble = files, [], files.context(), ""
+        self._reading = Lock()  # its files, from the start of a thread to the thread's end
         return self
 
-    async def renew(self) -> None:
-        """Read the files in a thread if they have changed. Raises: OSError: no thread can be started."""
-        await in_thread(self._renew, "TLS files")
+    async def renew(self, within: float = _PATIENCE) -> None:
+        """Read the files in a thread if they have changed, and wait up to ``within`` seconds, at most 5, for that.
+
+        If an earlier reading has not ended yet, none is begun.
+
+        Raises: OSError: no thread can be started.
+        """
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            async with asyncio.timeout(min(within, _PATIENCE)):
+                await in_thread(self._renew, "TLS files")
+        except TimeoutError:
+            self._report("the TLS files cannot be read in time, so the earlier ones stay in use")
+        except OSError:  # no thread
+            self._reading.release()
+            raise
+
+    def _report(self, trouble: str) -> None:
+        if self._trouble != trouble:  # an outage may last for thousands of connections
+            self._trouble = trouble
+            log.warning("%s", trouble)
 
     def _renew(self) -> None:
         try:
@@ -75,9 +101,9 @@ class RenewedContext(ssl.SSLContext):
                 self._context, self._stamps = self._files.context(), stamps
             self._trouble = ""
         except (OSError, InvalidOptionError) as error:
-            if self._trouble != str(error):  # an outage may last for thousands of connections
-                self._trouble = str(error)
-                log.warning("the changed TLS files cannot be used, so the earlier ones stay in use: %s", error)
+            self._report(f"the changed TLS files cannot be used, so the earlier ones stay in use: {error}")
+        finally:
+            self._reading.release()
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 - those of the base class
         """Begin the handshake of a connection, with the files that were read last."""

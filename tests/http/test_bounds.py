@@ -26,8 +26,9 @@ from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_deep_listings import TURN, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from aiozkqueue.queue.options import PutOptions
     from tests.http.conftest import Service
     from tests.observer import Observer
 
@@ -66,10 +67,40 @@ async def test_messages_behind_a_held_group_are_not_shown_as_free(service: Servi
     queue = session.queue("q")
     await queue.put_many([b"1", b"2"], group="g")
     await queue.put(b"3")
-    assert [message["payload"] for message in await service.poll("q", ttl=0)] == [1, 2, 3]
+    assert [message["payload"] for message in await service.poll("q", ttl=0)] == [1, 3]
     (lease,) = await queue.leases.take(lifetime=3600)
     assert lease.body == b"1"
     assert [message["payload"] for message in await service.poll("q", ttl=0)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "shown"),
+    [
+        (zq.QueueConfig(ordered=True), [{}, {}], [1]),
+        (zq.QueueConfig(shards=2), [{"group": "a"}, {"group": "b"}, {"group": "a"}, {}, {"group": "b"}], [1, 2, 4]),
+        (zq.QueueConfig(collapse=True), [{"key": "a"}, {"key": "b"}, {"key": "a"}, {}, {"key": "b"}], [3, 4, 5]),
+        (zq.QueueConfig(collapse=True), [{"key": "a", "tags": {"t": "x"}}, {"key": "a"}, {"key": "a"}], [1, 3]),
+        (zq.QueueConfig(collapse=True), [{"key": "a", "priority": 9}, {"key": "a"}, {"key": "a"}], [1, 3]),
+        (zq.QueueConfig(affinity="producer"), [{}, {}], []),
+    ],
+    ids=["ordered", "groups", "collapse", "collapse and tags", "collapse and priorities", "affinity"],
+)
+async def test_a_poll_without_claims_shows_what_a_poll_claims(
+    service: Service,
+    zookeeper: str,
+    queue_root: str,
+    session: zq.QueueSession,
+    settings: zq.QueueConfig,
+    options: Sequence[PutOptions],
+    shown: Sequence[int],
+) -> None:
+    await session.queue("q").configure(settings)
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20, node="another") as producer:
+        for number, given in enumerate(options, start=1):
+            await producer.queue("q").put(str(number).encode(), **given)
+    for expected in (shown, []):
+        assert sorted(message["payload"] for message in await service.poll("q", ttl=0)) == expected
+        assert sorted(message["payload"] for message in await service.poll("q", ttl=3600)) == expected
 
 
 # -- purges

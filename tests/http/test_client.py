@@ -147,6 +147,18 @@ def test_an_invalid_server_address_is_refused_at_once(address: Any) -> None:
         QueueServiceClient(address)
 
 
+@pytest.mark.parametrize("address", ["http://host/queue/1", "http://host:80/emo/dedupq/1/"])
+def test_an_address_with_the_path_of_a_service_is_refused_at_once(address: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="leave the path of the service out of 'http://host"):
+        QueueServiceClient(address)
+
+
+async def test_a_client_at_another_path_than_that_of_the_service_learns_which_address_to_give(service: Service) -> None:
+    async with QueueServiceClient(f"{service.url}/emo", key=service.key) as queues:
+        with pytest.raises(ServiceError, match=r"404 .*Give the address before /queue/1, such as 'http://host:8080'"):
+            await queues.send("q", 1)
+
+
 @pytest.mark.parametrize("key", [5, b"key", "\u00e9", "a\nb", ["key"], "", " ", "key ", "a key"])
 def test_an_invalid_key_is_refused_at_once(key: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="invalid API key"):

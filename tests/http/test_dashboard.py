@@ -102,6 +102,26 @@ async def test_pages_allow_no_foreign_script(browser: httpx.AsyncClient, session
         assert ("Sign in" in answer.text) == (path == "/sign-in"), path
 
 
+async def test_a_key_can_name_a_queue_with_capitals_of_a_python_program(
+    service: Service, session: zq.QueueSession
+) -> None:
+    for queue in ("Jobs", "Orders", "jobs"):
+        await session.queue(queue).put(b"1")
+    key = await Keys(core_of(session)).create("capitals", ["queue|get_status|Jobs", "queue|manage|Ord*"])
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
+        await client.post("/sign-in", data={"key": key})
+        answers = {queue: (await client.get(f"/queues/{queue}")).status_code for queue in ("Jobs", "Orders", "jobs")}
+    assert answers == {"Jobs": 200, "Orders": 403, "jobs": 403}
+
+
+@pytest.mark.parametrize(
+    "permission", ["queue|pots*", "queue|POST|q", "queue|[p]oll|q", "queue|poll|q?", "queue|poll|"]
+)
+async def test_a_permission_that_would_allow_nothing_is_refused(session: zq.QueueSession, permission: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="is not a permission"):
+        await Keys(core_of(session)).create("k", [permission])
+
+
 async def test_queues_are_listed_with_their_figures(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import ssl
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +107,35 @@ async def test_a_connection_with_tls_files_is_resumed_although_calls_of_the_prog
             client.connection.abort("lost")
             async with asyncio.timeout(30):
                 assert await session.queue("q").size() == 1
+
+
+async def test_a_session_continues_while_the_file_system_of_its_tls_files_hangs(
+    secured: EmbeddedZooKeeper, root: str, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trusted = tmp_path / "authority.pem"
+    await asyncio.to_thread(shutil.copy, certificates.authority, trusted)
+    tls = await asyncio.to_thread(RenewedContext, TlsFiles(trusted))
+    async with zq.connect(secured.secure_hosts, root=root, session_timeout=20, tls=tls) as session:
+        await session.queue("q").put(b"1")
+        client = core_of(session).zookeeper
+        transport = client._session  # type: ignore[attr-defined] # private to the client
+        await asyncio.to_thread(trusted.unlink)
+        await asyncio.to_thread(os.mkfifo, trusted)  # opening it waits for a writer, as a file server may
+        for _ in range(3):
+            transport.connection.abort("to connect again")
+            await session.queue("q").put(b"2", timeout=60)
+        assert [thread.name for thread in threading.enumerate()].count("TLS files") == 1
+        assert caplog.text.count("the TLS files cannot be read in time, so the earlier ones stay in use") == 1
+
+        await asyncio.to_thread(trusted.write_bytes, b"")  # the thread ends
+        await asyncio.to_thread(trusted.unlink)
+        await asyncio.to_thread(shutil.copy, certificates.authority, trusted)
+        before = tls._context
+        async with asyncio.timeout(60):
+            while tls._context is before:
+                transport.connection.abort("to connect again")
+                await session.queue("q").put(b"3", timeout=60)
+        assert client.generation == 1
 
 
 async def test_mutual_tls_accepts_only_clients_with_a_certificate(

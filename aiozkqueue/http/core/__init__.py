@@ -5,6 +5,7 @@
                        ``names`` and ``tokens`` convert names and message ids
 ``gate`` ``keys`` ``permissions`` ``origins``   who may do what
 ``bodies`` ``splitting`` ``inflating`` ``limits`` ``parameters``   requests, read in bounded steps
+``trace_context``      the trace of a request, for its messages
 ``problems``           errors as responses
 ``shared_readings`` ``charts`` ``metrics``   figures, read once for all visitors
 """

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.layout import lane_at
 from aiozkqueue.operations.bundles import dissolve_first
 from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import first_items, locked_ids
 from aiozkqueue.operations.stats import configuration, lanes
-from aiozkqueue.queue.candidates.groups import lock_id
+from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.claim.collapse import compaction_key
 from aiozkqueue.queue.commit.unclaimed import find_pages
+from aiozkqueue.queue.put.affinity import chooser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiozkqueue.layout import StoredConfig
     from aiozkqueue.operations.listing import Placed
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.session.core import SessionCore
 
-#: The number of messages that are searched for equal ones; later messages are not compared.
+#: The number of messages that are searched for equal ones, or for the first of each group; later ones are left out.
 COMPARED: Final = 4_000
 
 
@@ -31,7 +35,7 @@ async def everything(handle: QueueHandle[SessionCore], limit: int) -> list[ItemS
 
 
 async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: bool) -> list[ItemSnapshot]:
-    """Return the first messages that are due and not held; of equal ones, the newest.
+    """Return the first messages that are due and not held; of equal ones the newest, and of a group the oldest.
 
     Raises: AccessDeniedError, PayloadError.
     """
@@ -43,20 +47,24 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     async for ended in ended_locks(handle):
         locked.discard(ended)
     now = handle.runtime.server_clock.estimate()
+    is_ours = chooser(config, handle.runtime.node) or bool
 
     def passes(name: str) -> bool:
         item = handle.state.parse_item(name)
         return (
             item is not None
+            and is_ours(name)
             and (item.due is None or item.due <= now)
             and (item.expires is None or item.expires > now)
             and lock_id(config, name) not in locked
         )
 
-    examined = COMPARED if collapse else 2 * limit
+    collapse = collapse or bool(config.collapse)
+    examined = COMPARED if collapse or config.grouped else 2 * limit
     placed = await first_items(handle, await lanes(handle), examined, passes)
     if collapse:
-        placed = _newest(placed)[: 2 * limit]
+        placed = _newest(placed)
+    placed = _heads(placed, config)[: 2 * limit]
     return await _read(handle, placed, limit, lambda item: item.lock is None or (item.end or now + 1) <= now)
 
 
@@ -69,8 +77,18 @@ async def _dissolve_oldest(handle: QueueHandle[SessionCore], messages: int) -> N
 
 def _newest(placed: Sequence[Placed]) -> list[Placed]:
     """Omit messages that are replaced by a newer one with the same key."""
-    newest = {entry.item.key: entry.item.id for entry in placed if entry.item.key is not None}
-    return [entry for entry in placed if entry.item.key is None or newest[entry.item.key] == entry.item.id]
+    keyed = [(lane_at(entry.path), compaction_key(entry.item)) for entry in placed]
+    newest = dict(zip(keyed, placed, strict=True))
+    return [entry for entry, like in zip(placed, keyed, strict=True) if like[1] is None or newest[like] is entry]
+
+
+def _heads(placed: Sequence[Placed], config: StoredConfig) -> list[Placed]:
+    """Omit messages that are delivered after another one of their group."""
+    heads: dict[str, Placed] = {}
+    for entry in placed:
+        lock = lock_id(config, entry.item.text)
+        heads.setdefault(lock if is_group(lock) else entry.path, entry)
+    return list(heads.values())
 
 
 async def _read(

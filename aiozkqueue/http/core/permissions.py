@@ -13,7 +13,9 @@ from aiozkqueue.errors import InvalidOptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_PATTERN: Final = re.compile(r"[a-z0-9.:@_*-]{1,255}")
+#: Names of Python programs' queues may have capital letters. The dashboard shows and changes these queues, too.
+_PATTERN: Final = re.compile(r"[A-Za-z0-9.:@_*-]{1,255}")
+_PARTS: Final = 3
 
 
 class Verb(StrEnum):
@@ -49,10 +51,10 @@ class Permissions:
 def _parse(pattern: str) -> tuple[str, str]:
     parts = pattern.split("|")
     if (
-        not 1 <= len(parts) <= 3  # noqa: PLR2004 - queue, verb, name
+        len(parts) > _PARTS
         or parts[0] not in {"queue", "*"}
         or not all(_PATTERN.fullmatch(part) for part in parts)
-        or (len(parts) > 1 and "*" not in parts[1] and parts[1] not in set(Verb))
+        or (len(parts) > 1 and not any(fnmatchcase(verb, parts[1]) for verb in Verb))
     ):
         verbs = ", ".join(Verb)
         msg = (

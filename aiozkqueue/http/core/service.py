@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.operations.moves import MoveStatus
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.leases import Lease
     from aiozkqueue.session.queue import Queue
@@ -65,12 +66,13 @@ class QueueService:
         self._existing: set[str] = set()
         self._configured: set[str] = set()
 
-    async def send(self, messages: Mapping[str, Sequence[bytes]]) -> None:
-        """Put messages, queue by queue."""
+    async def send(self, messages: Mapping[str, Sequence[bytes]], headers: Mapping[str, str]) -> None:
+        """Put messages with these headers, queue by queue."""
+        options: PutOptions = {"headers": headers} if headers else {}
         queues = [(await self._configured_queue(name), payloads) for name, payloads in messages.items() if payloads]
         for queue, payloads in queues:
             for start in range(0, len(payloads), MANY):  # each is one request and a short step of the event loop
-                await queue.put_many(payloads[start : start + MANY])
+                await queue.put_many(payloads[start : start + MANY], **options)
 
     async def poll(self, name: str, *, lifetime: int, limit: int, wait: int) -> list[Polled]:
         """Claim messages for ``lifetime`` seconds; with 0, show claimable messages."""
