@@ -6,6 +6,8 @@ import json
 import math
 import re
 from collections import deque
+from pathlib import PurePath
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Protocol, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -86,7 +88,7 @@ class AdapterCodec(Generic[T]):
             self._adapter.validate_python(value, strict=True)
             declared = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error")
             actual = self._adapter.dump_json(value, by_alias=True, round_trip=True, serialize_as_any=True)
-        except (ValidationError, PydanticSerializationError) as error:
+        except Exception as error:  # noqa: BLE001 - a validator or a serializer of the program may raise any
             msg = f"not a value for queue {queue!r}: {_summary(error)}"
             raise PayloadError(msg) from None  # pydantic's error shows the value, and tracebacks are logged
         if declared != actual:
@@ -99,7 +101,7 @@ class AdapterCodec(Generic[T]):
         """Load and validate a payload. Raises: PayloadError."""
         try:
             return self._adapter.validate_json(payload)
-        except ValidationError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             msg = f"payload on queue {queue!r} does not decode: {_summary(error)}"
             raise PayloadError(msg) from None
 
@@ -187,13 +189,17 @@ def _lost_key(declared: object, actual: object) -> str | None:
     return None
 
 
-def _summary(error: ValidationError | PydanticSerializationError) -> str:
+def _summary(error: Exception) -> str:
     """Describe an error without repeating the payload, which may be secret."""
     if isinstance(error, ValidationError):
         return "; ".join(
             f"{'.'.join(map(str, detail['loc'])) or 'value'}: {detail['msg']}"
             for detail in error.errors(include_input=False, include_url=False)[:5]
         )
+    if not isinstance(error, PydanticSerializationError):  # its text may repeat the payload
+        *_, (frame, line) = walk_tb(error.__traceback__)
+        code = frame.f_code
+        return f"{code.co_qualname} raised {type(error).__name__} ({PurePath(code.co_filename).name}, line {line})"
     expected = [f"{field or 'value'}: {expectation}" for expectation, field in _EXPECTED.findall(str(error))]
     return "; ".join(expected[:5]) or str(error).splitlines()[0][:300]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from aiozkqueue import PayloadError
 from aiozkqueue.codec import AdapterCodec, BytesCodec
@@ -129,4 +129,20 @@ def test_an_error_names_the_queue_and_field_and_not_the_content() -> None:
     assert "hidden" not in str(raised.value)
     with pytest.raises(PayloadError, match="'jobs' does not decode: name: Field required") as raised:
         codec(Node).decode(b'{"other": "hidden"}', "jobs")
+    assert "hidden" not in str(raised.value)
+
+
+class Strict(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def check(cls, number: int) -> int:
+        raise KeyError(f"hidden {number}")
+
+
+def test_any_error_of_a_validator_is_a_payload_error_that_names_its_place() -> None:
+    place = r"'jobs'.*: Strict.check raised KeyError \(test_codec.py, line \d+\)$"
+    with pytest.raises(PayloadError, match=place) as raised:
+        codec(Strict).decode(b'{"number": 1}', "jobs")
     assert "hidden" not in str(raised.value)

@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import pytest
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 import aiozkqueue as zq
+from aiozkqueue.testing import assert_empty
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.listeners import Batch
     from tests.observer import Observer
 
 
@@ -39,6 +41,19 @@ class Basket(BaseModel):
 class Point:
     x: float
     y: float
+
+
+class Renamed(BaseModel):
+    """Its validator raises TypeError for a payload that is no object, such as ``5``."""
+
+    id: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def rename(cls, data: Any) -> Any:
+        if "number" in data:
+            data["id"] = data.pop("number")
+        return data
 
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -150,6 +165,37 @@ async def test_undecodable_payloads_become_dead_letters_with_the_reason_and_stop
     assert await orders.size() == 0
     with pytest.raises(zq.PayloadError):
         _ = letters[0].value
+
+
+@pytest.mark.parametrize("way", ["loop", "transaction", "listener", "batch"])
+async def test_a_payload_whose_validator_raises_any_error_becomes_a_dead_letter(
+    way: str, session: zq.QueueSession
+) -> None:
+    await session.queue("orders").put_many([b"5", b'{"number":7}'])
+    orders = session.queue("orders", Renamed)
+    taken: list[int] = []
+
+    async def handle(delivery: zq.Delivery[Renamed]) -> None:
+        taken.append(delivery.value.id)
+
+    async def store(batch: Batch[Renamed]) -> None:
+        taken.extend(message.value.id for message in batch)
+
+    if way == "loop":
+        async with orders.consume(until_idle=0) as deliveries:
+            taken += [delivery.value.id async for delivery in deliveries]
+    elif way == "transaction":
+        async with session.transaction() as tx:
+            taken += [message.value.id for message in await tx.take_many(orders, 2, timeout=30)]
+    else:
+        listener = session.listener(orders, handle) if way == "listener" else session.listener(orders, store, batch=2)
+        async with listener:
+            await assert_empty(orders, timeout=30)
+    await assert_empty(orders, timeout=30)
+    assert taken == [7]
+    (letter,) = await orders.dead_letters.peek()
+    assert "does not decode: " in letter.reason
+    assert "rename raised TypeError (test_payloads.py, line " in letter.reason
 
 
 async def test_undecodable_raise_delivers_the_message_and_reading_its_value_raises(session: zq.QueueSession) -> None:
