@@ -132,6 +132,38 @@ def test_an_error_names_the_queue_and_field_and_not_the_content() -> None:
     assert "hidden" not in str(raised.value)
 
 
+class Base(BaseModel):
+    number: int
+
+
+class Renamed(Base):
+    pass
+
+
+class Picture(BaseModel, arbitrary_types_allowed=True):
+    """Its comparison gives no truth value, as an array's."""
+
+    number: int | str
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    __hash__ = None  # type: ignore[assignment]  # pydantic's models have none either
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Base | None, Renamed(number=1)),  # a subclass that adds no field
+        (Any, Base(number=1)),
+        (dict[str, Any], {"model": Base(number=1), "tuple": (1, 2)}),
+        (Picture, Picture(number=1)),
+    ],
+)
+def test_values_that_keep_their_fields_are_accepted(kind: Any, value: object) -> None:
+    assert codec(kind).encode(value, "jobs")
+
+
 class Strict(BaseModel):
     number: int
 
@@ -146,3 +178,5 @@ def test_any_error_of_a_validator_is_a_payload_error_that_names_its_place() -> N
     with pytest.raises(PayloadError, match=place) as raised:
         codec(Strict).decode(b'{"number": 1}', "jobs")
     assert "hidden" not in str(raised.value)
+    with pytest.raises(PayloadError, match=place):
+        codec(Strict).encode(Strict.model_construct(number=1), "jobs")

@@ -6,10 +6,10 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
 import pytest
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, field_serializer, model_validator
 
 import aiozkqueue as zq
 from aiozkqueue.testing import assert_empty
@@ -41,6 +41,45 @@ class Basket(BaseModel):
 class Point:
     x: float
     y: float
+
+
+class Refund(BaseModel):
+    id: int
+
+
+class Login(BaseModel):
+    password: SecretStr
+
+
+class Revealed(BaseModel):
+    password: SecretStr
+
+    @field_serializer("password")
+    def reveal(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
+class Written(BaseModel):
+    id: int = Field(serialization_alias="number")
+
+
+class Incomplete(BaseModel):
+    id: int = Field(exclude=True)
+
+
+Item = TypeVar("Item")
+
+
+class Box(BaseModel, Generic[Item]):
+    item: Item
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
 
 
 class Renamed(BaseModel):
@@ -81,6 +120,9 @@ async def round_trip(queue: zq.Queue[Any], value: object) -> object:
         (datetime, WHEN),
         (int | None, None),
         (Annotated[int, Field(ge=1)], 5),
+        (Revealed, Revealed(password=SecretStr("teapot"))),
+        (Cat | Dog, Dog()),
+        (Box[Order | Express], Box[Order | Express](item=Express(id=1, by=WHEN))),
     ],
     ids=str,
 )
@@ -135,6 +177,29 @@ async def test_put_refuses_values_of_another_type_and_values_that_would_lose_fie
     async with session.transaction(autocommit=False) as tx:
         with pytest.raises(zq.PayloadError):
             tx.put(queue, value)
+    assert await queue.size() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (Order | Refund, Refund(id=1), "Refund would be read as Order; distinguish the types"),
+        (list[Order | Refund], [Order(id=1), Refund(id=2)], "Refund would be read as Order"),
+        (Login, Login(password=SecretStr("hidden")), "pydantic writes SecretStr as asterisks"),
+        (dict[str, Login | None], {"a": Login(password=SecretStr("hidden"))}, "pydantic writes SecretStr as asterisks"),
+        (Written, Written(id=1), "its type does not read the JSON that it writes: id: Field required"),
+        (Incomplete, Incomplete(id=1), "its type does not read the JSON that it writes: id: Field required"),
+        (dict[tuple[int, int], str], {(1, 2): "a"}, "its type does not read the JSON that it writes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_put_refuses_values_that_their_json_does_not_give_back(
+    kind: Any, value: Any, reason: str, session: zq.QueueSession
+) -> None:
+    queue: zq.Queue[Any] = session.queue("jobs", kind)
+    with pytest.raises(zq.PayloadError, match=f"not a value for queue 'jobs': {reason}") as raised:
+        await queue.put(value)
+    assert "hidden" not in str(raised.value)
     assert await queue.size() == 0
 
 
