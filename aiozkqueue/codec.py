@@ -6,27 +6,33 @@ import json
 import math
 import re
 from collections import deque
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Protocol, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 T = TypeVar("T")
 
 _NULL = b"null"
 _COLLECTIONS = frozenset({"list", "tuple", "set", "frozenset"})
-#: The types of pydantic's schemas that hold no float unless a part of them does.
-_WITHOUT_FLOATS = _COLLECTIONS | {
+#: The kinds of pydantic's schemas whose values hold no float and are read as one type, unless a part differs.
+_PLAIN = _COLLECTIONS | {
     *("none", "bool", "int", "str", "bytes", "date", "time", "datetime", "timedelta", "uuid", "literal", "enum", "url"),
-    *("nullable", "default", "union", "tagged-union", "definitions", "definition-ref", "dict"),
+    *("nullable", "default", "tagged-union", "definitions", "definition-ref", "dict"),
     *("model", "model-fields", "model-field", "dataclass", "dataclass-args", "dataclass-field"),
     *("typed-dict", "typed-dict-field"),
 }
+#: A union holds no float either, but a member may be read as another one.
+_WITHOUT_FLOATS = _PLAIN | {"union"}
+_OF_FIXED_TYPES = _PLAIN | {"float"}
 
 # Matches pydantic's text about a mismatched value: what it expected and for which field, without the value.
 _EXPECTED = re.compile(r"\((Expected [^\n]*?) - [^\n\[]*\[(?:field_name='([^'\n]*)', )?input_value=")
@@ -74,11 +80,12 @@ def encode_all(codec: Codec[Any], values: Iterable[object], queue: str) -> list[
 
 
 class AdapterCodec(Generic[T]):
-    """Encodes JSON with a pydantic type adapter; rejects values that would lose fields."""
+    """Encodes JSON with a pydantic type adapter; rejects values that the JSON would not give back."""
 
     def __init__(self, adapter: TypeAdapter[T]) -> None:
         self._adapter = adapter
         self._has_no_floats: bool | None = None  # not known yet
+        self._has_fixed_types: bool | None = None  # not known yet
 
     def encode(self, value: T, queue: str) -> bytes:
         """Validate and dump a value. Raises: PayloadError."""
@@ -86,22 +93,42 @@ class AdapterCodec(Generic[T]):
             self._adapter.validate_python(value, strict=True)
             declared = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error")
             actual = self._adapter.dump_json(value, by_alias=True, round_trip=True, serialize_as_any=True)
-        except (ValidationError, PydanticSerializationError) as error:
+        except Exception as error:  # noqa: BLE001 - a validator or a serializer of the program may raise any
             msg = f"not a value for queue {queue!r}: {_summary(error)}"
             raise PayloadError(msg) from None  # pydantic's error shows the value, and tracebacks are logged
         if declared != actual:
             self._refuse_lost_fields(value, queue)
         if _NULL in declared:
             self._refuse_lost_numbers(value, declared, queue)
+        self._refuse_another_value(value, declared, queue)
         return declared
 
     def decode(self, payload: bytes, queue: str) -> T:
         """Load and validate a payload. Raises: PayloadError."""
         try:
             return self._adapter.validate_json(payload)
-        except ValidationError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             msg = f"payload on queue {queue!r} does not decode: {_summary(error)}"
             raise PayloadError(msg) from None
+
+    def _refuse_another_value(self, value: T, stored: bytes, queue: str) -> None:
+        """Refuse a value whose JSON does not decode, or decodes as a different model or secret."""
+        try:
+            decoded = self._adapter.validate_json(stored)
+        except Exception as error:  # noqa: BLE001 - as above
+            msg = f"not a value for queue {queue!r}: its type does not read the JSON that it writes: {_summary(error)}"
+            raise PayloadError(msg) from None
+        if self._has_fixed_types is None:
+            self._has_fixed_types = _consists_of(_OF_FIXED_TYPES, self._adapter.core_schema)
+        if self._has_fixed_types:
+            return
+        try:
+            equal = bool(decoded == value)
+        except Exception:  # noqa: BLE001 - the comparison is the program's
+            equal = False
+        if not equal and (difference := _difference(value, decoded)) is not None:
+            msg = f"not a value for queue {queue!r}: {difference}"
+            raise PayloadError(msg)
 
     def _refuse_lost_fields(self, value: T, queue: str) -> None:
         declared = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
@@ -117,7 +144,7 @@ class AdapterCodec(Generic[T]):
     def _refuse_lost_numbers(self, value: T, declared: bytes, queue: str) -> None:
         """Refuse NaN and infinity if they become null, which decodes as None, or as no value at all."""
         if self._has_no_floats is None:
-            self._has_no_floats = _excludes_floats(self._adapter.core_schema)
+            self._has_no_floats = _consists_of(_WITHOUT_FLOATS, self._adapter.core_schema)
         if self._has_no_floats:
             return
         plain = self._adapter.dump_python(value, by_alias=True, round_trip=True)
@@ -130,15 +157,15 @@ class AdapterCodec(Generic[T]):
             raise PayloadError(msg)
 
 
-def _excludes_floats(schema: object) -> bool:
-    """Whether a type certainly holds no float, so that its values need not be searched for one."""
+def _consists_of(kinds: frozenset[str], schema: object) -> bool:
+    """Whether a type certainly consists of these kinds of schemas, so that its values need not be searched."""
     left: list[object] = [schema]
     while left:
         inner = left.pop()
         if isinstance(inner, dict):
             part = cast("dict[str, object]", inner)
             kind = part.get("type")
-            if kind is not None and kind not in _WITHOUT_FLOATS:
+            if kind is not None and kind not in kinds:
                 return False
             if (kind in _COLLECTIONS and "items_schema" not in part) or (
                 kind == "dict" and "values_schema" not in part
@@ -187,13 +214,60 @@ def _lost_key(declared: object, actual: object) -> str | None:
     return None
 
 
-def _summary(error: ValidationError | PydanticSerializationError) -> str:
+def _difference(value: object, decoded: object) -> str | None:
+    """Return the first model or secret that another one would replace, and the remedy."""
+    kind = type(value)
+    if isinstance(value, SecretStr | SecretBytes):
+        if decoded == value:
+            return None
+        return f"pydantic writes {kind.__name__} as asterisks; give its field a serializer that returns the secret"
+    if _is_model(value) and _is_model(decoded) and not _are_related(kind, type(decoded)):
+        return (
+            f"{kind.__name__} would be read as {type(decoded).__name__}; distinguish the types of the union by a field "
+            "of a Literal type"
+        )
+    parts, decoded_parts = _parts(value), _parts(decoded)
+    for name in parts.keys() & decoded_parts.keys():
+        if (difference := _difference(parts[name], decoded_parts[name])) is not None:
+            return difference
+    return None
+
+
+def _is_model(value: object) -> bool:
+    return isinstance(value, BaseModel) or is_dataclass(value)
+
+
+def _parts(value: object) -> Mapping[object, object]:
+    """Return the parts of a value by their fields, keys or positions."""
+    if isinstance(value, dict):
+        return cast("dict[object, object]", value)
+    if isinstance(value, list | tuple):
+        return dict(enumerate(cast("Iterable[object]", value)))
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    return cast("Mapping[object, object]", vars(value)) if isinstance(value, BaseModel) else {}
+
+
+def _are_related(kind: type, other: type) -> bool:
+    """Whether one class is a subclass of the other, or both are of one generic class."""
+    return issubclass(_origin(kind), _origin(other)) or issubclass(_origin(other), _origin(kind))
+
+
+def _origin(kind: type) -> type:
+    return getattr(kind, "__pydantic_generic_metadata__", {}).get("origin") or kind
+
+
+def _summary(error: Exception) -> str:
     """Describe an error without repeating the payload, which may be secret."""
     if isinstance(error, ValidationError):
         return "; ".join(
             f"{'.'.join(map(str, detail['loc'])) or 'value'}: {detail['msg']}"
             for detail in error.errors(include_input=False, include_url=False)[:5]
         )
+    if not isinstance(error, PydanticSerializationError):  # its text may repeat the payload
+        *_, (frame, line) = walk_tb(error.__traceback__)
+        code = frame.f_code
+        return f"{code.co_qualname} raised {type(error).__name__} ({PurePath(code.co_filename).name}, line {line})"
     expected = [f"{field or 'value'}: {expectation}" for expectation, field in _EXPECTED.findall(str(error))]
     return "; ".join(expected[:5]) or str(error).splitlines()[0][:300]
 

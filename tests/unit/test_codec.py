@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from aiozkqueue import PayloadError
 from aiozkqueue.codec import AdapterCodec, BytesCodec
@@ -130,3 +130,53 @@ def test_an_error_names_the_queue_and_field_and_not_the_content() -> None:
     with pytest.raises(PayloadError, match="'jobs' does not decode: name: Field required") as raised:
         codec(Node).decode(b'{"other": "hidden"}', "jobs")
     assert "hidden" not in str(raised.value)
+
+
+class Base(BaseModel):
+    number: int
+
+
+class Renamed(Base):
+    pass
+
+
+class Picture(BaseModel, arbitrary_types_allowed=True):
+    """Its comparison gives no truth value, as an array's."""
+
+    number: int | str
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    __hash__ = None  # type: ignore[assignment]  # pydantic's models have none either
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Base | None, Renamed(number=1)),  # a subclass that adds no field
+        (Any, Base(number=1)),
+        (dict[str, Any], {"model": Base(number=1), "tuple": (1, 2)}),
+        (Picture, Picture(number=1)),
+    ],
+)
+def test_values_that_keep_their_fields_are_accepted(kind: Any, value: object) -> None:
+    assert codec(kind).encode(value, "jobs")
+
+
+class Strict(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def check(cls, number: int) -> int:
+        raise KeyError(f"hidden {number}")
+
+
+def test_any_error_of_a_validator_is_a_payload_error_that_names_its_place() -> None:
+    place = r"'jobs'.*: Strict.check raised KeyError \(test_codec.py, line \d+\)$"
+    with pytest.raises(PayloadError, match=place) as raised:
+        codec(Strict).decode(b'{"number": 1}', "jobs")
+    assert "hidden" not in str(raised.value)
+    with pytest.raises(PayloadError, match=place):
+        codec(Strict).encode(Strict.model_construct(number=1), "jobs")

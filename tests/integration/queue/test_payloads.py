@@ -6,15 +6,17 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
 import pytest
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, field_serializer, model_validator
 
 import aiozkqueue as zq
+from aiozkqueue.testing import assert_empty
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.listeners import Batch
     from tests.observer import Observer
 
 
@@ -39,6 +41,58 @@ class Basket(BaseModel):
 class Point:
     x: float
     y: float
+
+
+class Refund(BaseModel):
+    id: int
+
+
+class Login(BaseModel):
+    password: SecretStr
+
+
+class Revealed(BaseModel):
+    password: SecretStr
+
+    @field_serializer("password")
+    def reveal(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
+class Written(BaseModel):
+    id: int = Field(serialization_alias="number")
+
+
+class Incomplete(BaseModel):
+    id: int = Field(exclude=True)
+
+
+Item = TypeVar("Item")
+
+
+class Box(BaseModel, Generic[Item]):
+    item: Item
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Renamed(BaseModel):
+    """Its validator raises TypeError for a payload that is no object, such as ``5``."""
+
+    id: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def rename(cls, data: Any) -> Any:
+        if "number" in data:
+            data["id"] = data.pop("number")
+        return data
 
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -66,6 +120,9 @@ async def round_trip(queue: zq.Queue[Any], value: object) -> object:
         (datetime, WHEN),
         (int | None, None),
         (Annotated[int, Field(ge=1)], 5),
+        (Revealed, Revealed(password=SecretStr("teapot"))),
+        (Cat | Dog, Dog()),
+        (Box[Order | Express], Box[Order | Express](item=Express(id=1, by=WHEN))),
     ],
     ids=str,
 )
@@ -123,6 +180,29 @@ async def test_put_refuses_values_of_another_type_and_values_that_would_lose_fie
     assert await queue.size() == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (Order | Refund, Refund(id=1), "Refund would be read as Order; distinguish the types"),
+        (list[Order | Refund], [Order(id=1), Refund(id=2)], "Refund would be read as Order"),
+        (Login, Login(password=SecretStr("hidden")), "pydantic writes SecretStr as asterisks"),
+        (dict[str, Login | None], {"a": Login(password=SecretStr("hidden"))}, "pydantic writes SecretStr as asterisks"),
+        (Written, Written(id=1), "its type does not read the JSON that it writes: id: Field required"),
+        (Incomplete, Incomplete(id=1), "its type does not read the JSON that it writes: id: Field required"),
+        (dict[tuple[int, int], str], {(1, 2): "a"}, "its type does not read the JSON that it writes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_put_refuses_values_that_their_json_does_not_give_back(
+    kind: Any, value: Any, reason: str, session: zq.QueueSession
+) -> None:
+    queue: zq.Queue[Any] = session.queue("jobs", kind)
+    with pytest.raises(zq.PayloadError, match=f"not a value for queue 'jobs': {reason}") as raised:
+        await queue.put(value)
+    assert "hidden" not in str(raised.value)
+    assert await queue.size() == 0
+
+
 async def test_put_many_checks_all_values_before_it_sends_one(session: zq.QueueSession) -> None:
     queue: zq.Queue[Any] = session.queue("jobs", Order)
     with pytest.raises(zq.PayloadError):
@@ -150,6 +230,37 @@ async def test_undecodable_payloads_become_dead_letters_with_the_reason_and_stop
     assert await orders.size() == 0
     with pytest.raises(zq.PayloadError):
         _ = letters[0].value
+
+
+@pytest.mark.parametrize("way", ["loop", "transaction", "listener", "batch"])
+async def test_a_payload_whose_validator_raises_any_error_becomes_a_dead_letter(
+    way: str, session: zq.QueueSession
+) -> None:
+    await session.queue("orders").put_many([b"5", b'{"number":7}'])
+    orders = session.queue("orders", Renamed)
+    taken: list[int] = []
+
+    async def handle(delivery: zq.Delivery[Renamed]) -> None:
+        taken.append(delivery.value.id)
+
+    async def store(batch: Batch[Renamed]) -> None:
+        taken.extend(message.value.id for message in batch)
+
+    if way == "loop":
+        async with orders.consume(until_idle=0) as deliveries:
+            taken += [delivery.value.id async for delivery in deliveries]
+    elif way == "transaction":
+        async with session.transaction() as tx:
+            taken += [message.value.id for message in await tx.take_many(orders, 2, timeout=30)]
+    else:
+        listener = session.listener(orders, handle) if way == "listener" else session.listener(orders, store, batch=2)
+        async with listener:
+            await assert_empty(orders, timeout=30)
+    await assert_empty(orders, timeout=30)
+    assert taken == [7]
+    (letter,) = await orders.dead_letters.peek()
+    assert "does not decode: " in letter.reason
+    assert "rename raised TypeError (test_payloads.py, line " in letter.reason
 
 
 async def test_undecodable_raise_delivers_the_message_and_reading_its_value_raises(session: zq.QueueSession) -> None:
