@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-_PATIENCE: Final = 5.0  # for a file system, seconds
+_READ_TIMEOUT: Final = 5.0  # for a file system, seconds
 
 
 class TlsFiles(NamedTuple):
@@ -71,7 +71,7 @@ class RenewedContext(ssl.SSLContext):
         self._reading = Lock()  # its files, from the start of a thread to the thread's end
         return self
 
-    async def renew(self, within: float = _PATIENCE) -> None:
+    async def renew(self, within: float = _READ_TIMEOUT) -> None:
         """Read the files in a thread if they have changed, and wait up to ``within`` seconds, at most 5, for that.
 
         If an earlier reading has not ended yet, none is begun.
@@ -81,7 +81,7 @@ class RenewedContext(ssl.SSLContext):
         if not self._reading.acquire(blocking=False):
             return
         try:
-            async with asyncio.timeout(min(within, _PATIENCE)):
+            async with asyncio.timeout(min(within, _READ_TIMEOUT)):
                 await in_thread(self._renew, "TLS files")
         except TimeoutError:
             self._report("the TLS files cannot be read in time, so the earlier ones stay in use")
