@@ -139,7 +139,7 @@ from .policy import (
     lifetime,
     positive_seconds,
 )
-from .records import AttemptRecord, LockRecord, lock_text
+from .records import AttemptRecord, KeyHolder, LockRecord, lock_text
 from .settings import IN_FORCE, MOST_REAPED, QueueConfig, is_default
 from .tokens import lease_token, leased_place
 
@@ -193,6 +193,7 @@ __all__ = [
     "IdSource",
     "ItemName",
     "ItemRef",
+    "KeyHolder",
     "LockRecord",
     "MalformedError",
     "Operator",
