@@ -107,6 +107,7 @@ from .names import (
     single_place,
     unscheduled_prefix,
     with_field,
+    with_key,
     without_end,
     without_node,
 )
@@ -282,6 +283,7 @@ __all__ = [
     "tags_digest",
     "unscheduled_prefix",
     "with_field",
+    "with_key",
     "without_end",
     "without_node",
     "write_removed",

@@ -334,11 +334,13 @@ class Queue(Destination[T]):
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of the message with an id, or of all messages with a key, unless a consumer holds them.
 
-        The id, key, headers, place, attempts and due time are unchanged. Otherwise as `cancel`: once this has returned
-        `Alteration.DONE`, the new value is delivered.
+        The id, key, headers, place, attempts and due time are unchanged. If the message has its payload as its key, it
+        gets the key of the new one. Otherwise as `cancel`: once this has returned `Alteration.DONE`, the new value is
+        delivered.
 
         Raises:
             PayloadError: the value is not of the queue's type.
+            DuplicateKeyError: another message has the new payload as its unique key.
             MessageTooLargeError: the message is larger than ZooKeeper accepts.
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.

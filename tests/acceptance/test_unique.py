@@ -308,3 +308,96 @@ async def test_a_dead_letter_is_redriven_although_an_expired_message_has_its_key
     clock.advance(100)
     assert await jobs.dead_letters.redrive() == 1
     assert [message.id for message in await jobs.peek()] == [first]
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_an_update_of_a_payload_that_is_the_key_changes_the_key(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, *, in_transaction: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"before", priority=3)
+    message = await jobs.put(b"old", unique=True, ttl=1000, headers={"trace": "t1"}, priority=3)
+    await jobs.put(b"after", priority=3)
+    enqueued = [message.enqueued_at for message in await jobs.peek()]
+    if in_transaction:
+        async with session.transaction() as tx:
+            assert await tx.update(jobs, b"new", id=message)
+            tx.put(jobs, b"old", unique=True, priority=3)
+    else:
+        assert await jobs.update(b"new", id=message)
+        await jobs.put(b"old", unique=True, priority=3)
+    assert len(await server_view.children(f"{queue_root}/jobs/keys")) == 2
+    for opened in (b"old", b"new"):
+        with pytest.raises(zq.DuplicateKeyError):
+            await jobs.put(opened, unique=True)
+    assert await jobs.put(b"new", unique="ignore") == message
+    assert [message.enqueued_at for message in await jobs.peek()][:3] == enqueued
+    async with session.transaction() as tx:
+        taken = await tx.take_many(jobs, 10, timeout=30)
+        assert [message.body for message in taken] == [b"before", b"new", b"after", b"old"]
+        assert (taken[1].id, taken[1].headers) == (message, {"trace": "t1"})
+    for folder in ("keys", "locks", "meta"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+async def test_an_update_to_a_payload_that_another_message_has_as_its_key_is_refused(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    first = await jobs.put(b"first", unique=True)
+    second = await jobs.put(b"second", unique=True)
+    with pytest.raises(zq.DuplicateKeyError, match=first) as refused:
+        await jobs.update(b"first", id=second)
+    assert refused.value.message_id == first
+    with pytest.raises(zq.DuplicateKeyError, match=first):
+        async with session.transaction() as tx:
+            tx.put("results", b"done")
+            await tx.update(jobs, b"first", id=second)
+    assert await session.queue("results").size() == 0
+    assert [message.body for message in await jobs.peek()] == [b"first", b"second"]
+    assert await jobs.update(b"second", id=second)
+    assert await jobs.cancel(id=first)
+    assert await jobs.update(b"first", id=second)
+    await jobs.put(b"second", unique=True)
+
+
+async def test_an_update_replaces_the_expired_message_that_has_the_new_payload(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    jobs = (await on_clock()).queue("jobs")
+    await jobs.put(b"new", unique=True, ttl=60)
+    message = await jobs.put(b"old", unique=True)
+    clock.advance(100)
+    assert await jobs.update(b"new", id=message)
+    assert [(message.id, message.body) for message in await jobs.peek()] == [(message, b"new")]
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_retrying_message_with_a_new_payload_as_its_key_keeps_its_attempts(
+    on_clock: OnClock, clock: TestClock, group: str | None
+) -> None:
+    session, other = await on_clock(), await on_clock()
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(100)))
+    message = await jobs.put(b"old", unique=True, group=group)
+    async with session.transaction(autocommit=False) as tx:
+        assert await tx.take(jobs, timeout=30) is not None
+        await tx.rollback()
+    assert await other.queue("jobs").update(b"new", id=message)
+    async with session.transaction(autocommit=False) as tx:
+        assert await tx.take(jobs, timeout=0) is None
+        clock.advance(100)
+        taken = await tx.take(jobs, timeout=30)
+        assert taken is not None
+        assert (taken.id, taken.body, taken.attempt) == (message, b"new", 2)
+        await tx.rollback()
+    await jobs.put(b"new", unique=True)
+    (dead,) = await jobs.dead_letters.peek()
+    assert (dead.id, dead.body, dead.attempts) == (message, b"new", 2)
+
+
+async def test_an_updated_message_without_a_key_is_compacted_by_its_new_payload(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True))
+    message = await jobs.put(b"old")
+    assert await jobs.update(b"new", id=message)
+    await jobs.put(b"old")
+    async with session.transaction() as tx:
+        assert sorted(message.body for message in await tx.take_many(jobs, 10, timeout=30)) == [b"new", b"old"]
