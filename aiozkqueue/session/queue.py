@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from aiozkqueue.arguments import collection, flag, is_choice, positive, required_seconds, seconds, text
@@ -421,8 +422,7 @@ class Queue(Destination[T]):
             msg = f"configure takes a QueueConfig, not {type(config).__name__}"
             raise InvalidOptionError(msg)
         try:
-            await make_room_for(self._handle, config)
-            await self._state.configure(config)
+            await self._state.configure(config, partial(make_room_for, self._handle, config))
         except NotFoundError as error:
             raise NotFoundError(await absence(self._core, self.name)) from error
 

@@ -543,16 +543,23 @@ class QueueState:
         with translate_denials(self.name):
             return await is_marked(self._zookeeper, self.paths)
 
-    async def configure(self, config: QueueConfig) -> None:
-        """Replace the stored settings by those that are not None; the others stay as they are.
+    async def configure(self, config: QueueConfig, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Replace the stored settings by those that are not None, after ``prepare``; the others stay as they are.
 
         This creates the queue, unless `QueueConfig.paused` is the only setting: a pause is for a queue that exists.
 
         Raises: ConfigConflictError, AccessDeniedError, PayloadError, NotFoundError; InvalidOptionError: too many
         shards.
         """
-        if config.policy is not None:
-            self._choice.grant(config.policy)
+        try:
+            with self._choice.replacing(config.policy):
+                await prepare()
+                await self._configure(config)
+        except BaseException:
+            self.invalidate()  # the stored policy is compared with the requested one again
+            raise
+
+    async def _configure(self, config: QueueConfig) -> None:
         creates = config.paused is None or config != QueueConfig(paused=config.paused)
         await self.refresh()
         reopen = self.open_or_create if creates else self.open
