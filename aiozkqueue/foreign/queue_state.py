@@ -37,7 +37,7 @@ from aiozkqueue.zookeeper import (
 from .visibility import warn_if_hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
     from random import Random
 
     from aiozkqueue.dialects import Dialect
@@ -152,7 +152,7 @@ class ForeignQueueState(QueueState):
             with suppress(MultiError):  # another session did the same
                 await apply_until_answered(self._zookeeper, [operation for step in steps for operation in step])
 
-    async def configure(self, config: QueueConfig) -> None:
+    async def configure(self, config: QueueConfig, prepare: Callable[[], Awaitable[None]]) -> None:
         """See `QueueState`. Raises: InvalidOptionError: a setting has no place in this layout."""
         neutral = QueueConfig()
         for setting in (field.name for field in fields(QueueConfig)):
@@ -162,7 +162,7 @@ class ForeignQueueState(QueueState):
                     f"support it; it supports {', '.join(sorted(SETTINGS))}"
                 )
                 raise InvalidOptionError(msg)
-        await super().configure(config)
+        await super().configure(config, prepare)
 
     async def _try_open(self, opening: Opening) -> None:
         await self._ensure(self._layout.items)

@@ -107,6 +107,7 @@ from .names import (
     single_place,
     unscheduled_prefix,
     with_field,
+    with_key,
     without_end,
     without_node,
 )
@@ -139,7 +140,7 @@ from .policy import (
     lifetime,
     positive_seconds,
 )
-from .records import AttemptRecord, LockRecord, lock_text
+from .records import AttemptRecord, KeyHolder, LockRecord, lock_text
 from .settings import IN_FORCE, MOST_REAPED, QueueConfig, is_default
 from .tokens import lease_token, leased_place
 
@@ -193,6 +194,7 @@ __all__ = [
     "IdSource",
     "ItemName",
     "ItemRef",
+    "KeyHolder",
     "LockRecord",
     "MalformedError",
     "Operator",
@@ -281,6 +283,7 @@ __all__ = [
     "tags_digest",
     "unscheduled_prefix",
     "with_field",
+    "with_key",
     "without_end",
     "without_node",
     "write_removed",

@@ -457,6 +457,11 @@ def with_field(prefix: str, field: str) -> str:
     return f"{head}-{field}-i{rest}"
 
 
+def with_key(name: str, old: str, new: str) -> str:
+    """Return an item's name with another key's hash."""
+    return name.replace(f"-k{old}-", f"-k{new}-", 1)
+
+
 def without_end(prefix: str) -> str:
     """Return an item's name up to its sequence, without the time of expiry."""
     head, end, rest = prefix.partition("-e")

@@ -1,14 +1,16 @@
-"""Lock records and attempt records: small JSON objects next to the items.
+"""Lock records and attempt records: small JSON objects next to the items. And the holders of unique keys.
 
 A lock: ``{"claim":"…","owner":"…","end":<ms>,"leased":true}``. ``end`` appears only in a timed lock, and ``leased``
 only if the timed lock is a lease. Attempts: ``{"attempts":<n>,"claim":"…","error":"…","due":<ms>,"retries":<n>}``. All
 fields except the first are optional.
+
+The holder of a unique key: the id of the message, and, after a space, its time of expiry in ms if it has one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from .errors import MalformedError
 from .fields import (
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 _LOCK: Final = "a lock"
+#: The time of expiry of a unique key's holder has fewer digits.
+_MOST_DIGITS: Final = 20
 _LEASED: Final = ',"leased":true'
 _ATTEMPTS: Final = "a record of attempts"
 
@@ -45,6 +49,10 @@ class LockRecord:
     """The end of a timed lock, in milliseconds since 1970; None: the lock ends with its ZooKeeper session."""
     leased: bool = False
     """Whether a holder handles the item until then; otherwise the timed lock delays the item's next attempt."""
+
+    def held(self, now: int) -> bool:
+        """Whether a transaction, a delivery, or a lease that has not ended at ``now`` (ms) holds the item."""
+        return self.end is None or (self.leased and self.end > now)
 
     def encode(self) -> bytes:
         """Return the bytes to store.
@@ -148,3 +156,21 @@ class AttemptRecord:
             pop_number(fields, "retries", _ATTEMPTS, most=LARGEST_NUMBER) or 0,
             unknown_fields(fields, _ATTEMPTS),
         )
+
+
+class KeyHolder(NamedTuple):
+    """The message that holds a unique key."""
+
+    id: str
+    expires: int | None = None
+    """Its time of expiry, in milliseconds since 1970; None: it never expires."""
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        return self.id.encode() if self.expires is None else b"%s %d" % (self.id.encode(), self.expires)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Decode a holder; never raises."""
+        message_id, _, end = data.decode("utf-8", "replace").partition(" ")
+        return cls(message_id, int(end) if end.isascii() and end.isdigit() and len(end) < _MOST_DIGITS else None)

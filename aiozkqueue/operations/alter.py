@@ -8,6 +8,7 @@ is true even if the connection is lost. Within a transaction it is part of the c
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, NotCommittedError, QueueError
@@ -23,6 +24,9 @@ from aiozkqueue.layout import (
     has_field,
     item_id,
     key_hash,
+    lane_at,
+    payload_hash,
+    with_key,
 )
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.candidates.groups import is_group
@@ -33,8 +37,10 @@ from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal, still_locked
+from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.put.prepare import restored
+from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
@@ -121,7 +127,7 @@ async def update(
 ) -> Alteration:
     """Replace the payload of the waiting messages with an id or key; in the commit of ``work`` if given.
 
-    Raises: as `cancel`; PayloadError, MessageTooLargeError.
+    Raises: as `cancel`; PayloadError, MessageTooLargeError, DuplicateKeyError.
     """
     state = _store_of(runtime, wanted)
     body = binding_of(wanted.queue).codec.encode(value, state.name)
@@ -353,24 +359,47 @@ async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], boo
 
 
 def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) -> Change:
-    """Replace an item's payload; its name, headers, place and attempts are unchanged."""
+    """Replace an item's payload; its id, headers, place and attempts are unchanged, and so is its explicit key."""
     paths = handle.paths
-    try:
-        header = decode(found.item.data)[0]
-    except MalformedError:
-        header = EMPTY_HEADER
-    replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
+    place, replaced, further = _replaced(handle, found, body)
     lock, grouped = paths.lock(found.lock_id), is_group(found.lock_id)
     if found.lock is None:
         record = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
-        return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
+        return Change(handle.state, [Create(lock, record), *replaced, Delete(lock)], further=further)
     if grouped and LockRecord.decode(found.lock.data).claim != found.id:
-        return Change(handle.state, [*still_locked(handle.state, found), replaced])
-    operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
+        return Change(handle.state, [*still_locked(handle.state, found), *replaced], further=further)
+    operations: list[Operation] = [Check(lock, found.lock.stat.version), *replaced]
     if found.end is not None:
         # A client that removes the lock now is refused, because the item has changed; this check shows that the lock is
         # still due.
         due = paths.due_node(found.end, found.id)
-        place = due_data(found.place, found.lock_id) if grouped else found.place.encode()
-        operations += [Delete(due), Create(due, place)]
-    return Change(handle.state, operations)
+        data = due_data(place, found.lock_id) if grouped else place.encode()
+        operations += [Delete(due), Create(due, data)]
+    return Change(handle.state, operations, further=further)
+
+
+def _replaced(
+    handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes
+) -> tuple[str, list[Operation], list[AttachedOp]]:
+    """Return the place of an item with another payload, and the operations that replace it and its unique key.
+
+    An item without an explicit key has that of its payload, in its name: it is replaced by one with another name.
+    """
+    paths, path, version = handle.paths, handle.paths.at(found.place), found.item.stat.version
+    try:
+        header = decode(found.item.data)[0]
+    except MalformedError:
+        return found.place, [SetData(path, encode(body, EMPTY_HEADER), version)], []
+    item, key = handle.state.parse_item(found.name), payload_hash(body)
+    if item is None or header.key is not None or item.key in (None, key):
+        return found.place, [SetData(path, encode(body, header), version)], []
+    place = ItemRef(lane_at(found.place), with_key(found.name, item.key, key)).path
+    target = paths.at(place)
+    data = encode(body, replace(header, enqueued_at=header.put_at(found.item.stat.ctime)))
+    # An item at version 0 counts as one without an attempt record.
+    operations: list[Operation] = [Delete(path, version), Create(target), SetData(target, data, 0)]
+    if not item.unique:
+        return place, operations, []
+    operations.append(Delete(paths.key(item.key)))
+    unique = UniqueKey(handle.state, key, found.id, ignore=False)
+    return place, operations, [AttachedOp(unique.operation(target), unique)]

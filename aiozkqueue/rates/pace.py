@@ -56,6 +56,7 @@ class Pace:
         self._next = clock.monotonic()  # when the next call may begin by the listener's own limit
         self._slots: deque[_Slot] = deque()
         self._count = 1  # slots of the next lease: doubled while all are used
+        self._unused = 0  # the last slots of the last lease that passed unused
         self._eager = False
         self._stopped = False
         self._woken = asyncio.Event()
@@ -104,18 +105,25 @@ class Pace:
         if self._stopped:
             return False
         self._slots.popleft()
+        self._unused = 0
         return True
 
     def _is_near(self, moment: float) -> bool:
         return moment - self._clock.monotonic() <= NEAR + self._lead
 
     def _forget_passed(self) -> None:
-        """Forget the slots whose time is over: their listener is idle."""
-        now = self._clock.monotonic()
+        """Forget the slots whose time is over: their listener is idle, or its process was suspended.
+
+        The call for which the first of them was reserved may begin at once if no other has followed.
+        """
+        now, first = self._clock.monotonic(), self._slots[0].begin if self._slots else 0.0
         while self._slots and self._slots[0].end < now:
             self._slots.popleft()
             self._eager = False
             self._count = 1
+            self._unused += 1
+            if not self._slots:
+                self._next = first
 
     async def _lease(self, most: int) -> None:
         """Reserve slots; none if the listener is stopped in the meantime."""
@@ -127,7 +135,8 @@ class Pace:
         await self._until(self._next - NEAR)  # a slot that its own limit rules out would be lost
         with anyio.CancelScope() as self._scope:
             if not self._stopped:
-                block = await self._timeline.lease(count)
+                block = await self._timeline.lease(count, self._unused)
+                self._unused = 0
                 self._add(*block)
         self._scope = None
 

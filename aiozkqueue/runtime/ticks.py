@@ -1,4 +1,4 @@
-"""Periodic checks, each of which plans the next, and pauses between tries that are refused."""
+"""Periodic checks, each of which plans the next, counts per tick, and pauses between tries that are refused."""
 
 from __future__ import annotations
 
@@ -103,3 +103,29 @@ class Pauses(Generic[S]):
     def clear(self) -> None:
         """Forget all refusals."""
         self._next.clear()
+
+
+class RecentlyFinished:
+    """Counts what was finished in the last two ticks, which take ``tick`` seconds each."""
+
+    __slots__ = ("_before", "_begun", "_clock", "_number", "_tick")
+
+    def __init__(self, clock: Clock, tick: float) -> None:
+        self._clock = clock
+        self._tick = tick
+        self._begun = clock.monotonic()
+        self._number = 0  # since `_begun`
+        self._before = 0  # in the tick before
+
+    def add(self, number: int) -> None:
+        """Count some that are finished now."""
+        if (passed := self._clock.monotonic() - self._begun) >= self._tick:
+            self._before = self._number if passed < 2 * self._tick else 0
+            self._number = 0
+            self._begun += passed
+        self._number += number
+
+    def recent(self, span: float | None = None) -> int:
+        """Return how many were finished last, in up to two ticks; 0 if that began ``span`` seconds (two ticks) ago."""
+        span = 2 * self._tick if span is None else span
+        return self._number + self._before if self._clock.monotonic() - self._begun < span else 0

@@ -46,7 +46,7 @@ from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.runtime.deadline import AT_ONCE
-from aiozkqueue.session.internals import core_of, state_of, work_given
+from aiozkqueue.session.internals import core_of, date_retries_from, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads
 
@@ -408,11 +408,13 @@ class NotificationQueue(Generic[T]):
 
         async def handle(delivery: Delivery[T]) -> None:
             headers = delivery.headers
+            date = _date(headers.get(DATE), delivery.enqueued_at)
+            date_retries_from(delivery, milliseconds_at(date))  # the queue does not store a date that had passed
             await handler(
                 Notification(
                     delivery.id,
                     delivery.value,
-                    _date(headers.get(DATE), delivery.enqueued_at),
+                    date,
                     headers.get(KEY1),
                     headers.get(KEY2),
                     headers.get(TOKEN),

@@ -21,6 +21,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.foreign.queue_state import ForeignQueueState
 from aiozkqueue.layout import ClientPaths, IdSource
 from aiozkqueue.operations.janitor import Janitor
+from aiozkqueue.operations.ttl import ExpiredKeys
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.claim.registration import this_process
@@ -174,7 +175,8 @@ class SessionCore:
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._retired: dict[str, ClaimCounts] = {}  # the counts of dispatchers that have ended, by queue
         self._janitor = Janitor(self) if janitor else None
-        self._links = SessionLinks(self.server_clock, self.random, self._features, LaneEnds(clock, self.tasks).note)
+        lane_ends, expired_keys = LaneEnds(clock, self.tasks), ExpiredKeys(self)
+        self._links = SessionLinks(self.server_clock, self.random, self._features, lane_ends.note, expired_keys.free)
         self._loop = asyncio.get_running_loop()
         self._thread_id = get_ident()
         self._process = _Process.current

@@ -188,6 +188,11 @@ class Delivery(Message[T_co]):
         """
         await self._settling.reject(reason_text(reason))
 
+    def _date_retries_from(self, date: int) -> None:
+        """Have schedules of retries count from a date, ms, instead of the message's own."""
+        if isinstance(self._settling, WorkSettling):
+            self._settling.date = date
+
     def _add_headers(self, headers: Mapping[str, str]) -> None:
         """Add these headers to the message if it is released."""
         if isinstance(self._settling, WorkSettling):
@@ -226,10 +231,12 @@ class Delivery(Message[T_co]):
 class WorkSettling:
     """Settles a delivery by its own unit of work."""
 
-    __slots__ = ("_claim", "extra_headers", "work")
+    __slots__ = ("_claim", "date", "extra_headers", "work")
 
     def __init__(self, runtime: SessionCore, claim: Claim) -> None:
         self._claim = claim
+        self.date: int | None = None
+        """The date from which schedules of retries count, ms; None: the message's due time, or the time of its put."""
         self.extra_headers: Mapping[str, str] = {}
         """Headers to add to the message if it is released; they are left out if they do not fit."""
         self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, SETTLED_HINT)
@@ -321,7 +328,7 @@ class WorkSettling:
         try:
             if error.schedule is not None:
                 await self.work.runtime.learn_time()
-            own = due_date(claim)
+            own = due_date(claim) if self.date is None else self.date
             delay = retry_delay(error, claim.attempt, own, self.work.runtime.server_clock.now())
             date = retry_date(error, claim.attempt, own)
             if error.schedule is not None:

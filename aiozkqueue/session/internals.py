@@ -54,6 +54,8 @@ class _Settled(Protocol):
 
     def _add_headers(self, headers: Mapping[str, str]) -> None: ...
 
+    def _date_retries_from(self, date: int) -> None: ...
+
 
 def core_of(owner: _HasCore) -> SessionCore:
     """Return the core of a session, or of a queue's session.
@@ -64,6 +66,11 @@ def core_of(owner: _HasCore) -> SessionCore:
         msg = f"this takes a session, which `aiozkqueue.connect()` opens, not {type(owner).__name__}"
         raise InvalidOptionError(msg)
     return owner._core  # noqa: SLF001 - this module is the interface
+
+
+def date_retries_from(delivery: _Settled, date: int) -> None:
+    """Have the schedules of retries of a delivery count from a date, ms, instead of its message's own."""
+    delivery._date_retries_from(date)  # noqa: SLF001 - this module is the interface
 
 
 def inherited(session: _HasRuntime) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from aiozkqueue.arguments import collection, flag, is_choice, positive, required_seconds, seconds, text
@@ -334,11 +335,13 @@ class Queue(Destination[T]):
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of the message with an id, or of all messages with a key, unless a consumer holds them.
 
-        The id, key, headers, place, attempts and due time are unchanged. Otherwise as `cancel`: once this has returned
-        `Alteration.DONE`, the new value is delivered.
+        The id, key, headers, place, attempts and due time are unchanged. If the message has its payload as its key, it
+        gets the key of the new one. Otherwise as `cancel`: once this has returned `Alteration.DONE`, the new value is
+        delivered.
 
         Raises:
             PayloadError: the value is not of the queue's type.
+            DuplicateKeyError: another message has the new payload as its unique key.
             MessageTooLargeError: the message is larger than ZooKeeper accepts.
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
@@ -419,8 +422,7 @@ class Queue(Destination[T]):
             msg = f"configure takes a QueueConfig, not {type(config).__name__}"
             raise InvalidOptionError(msg)
         try:
-            await make_room_for(self._handle, config)
-            await self._state.configure(config)
+            await self._state.configure(config, partial(make_room_for, self._handle, config))
         except NotFoundError as error:
             raise NotFoundError(await absence(self._core, self.name)) from error
 

@@ -105,7 +105,7 @@ class QueueSession:
             InvalidNameError: not a valid queue name.
             InvalidOptionError: pydantic does not support the type, the type is not fully defined, or both a type and an
                 adapter are given.
-            ConfigConflictError: another policy is known to be stored; otherwise the first use raises it.
+            ConfigConflictError: another policy is known to be stored; otherwise each use raises it.
             SessionClosedError, WrongLoopError.
         """
         self._runtime.check()

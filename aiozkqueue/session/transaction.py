@@ -203,7 +203,7 @@ class Transaction:
     ) -> Alteration:
         """When this commits, replace the payload of the message with an id, or of all messages with a key.
 
-        Messages that a consumer holds are not changed.
+        Messages that a consumer holds are not changed. For keys, see `Queue.update`.
 
         Raises: as `cancel`; PayloadError, MessageTooLargeError.
         """
@@ -228,7 +228,7 @@ class Transaction:
             QueueFullError: a queue that was put to had no capacity within ``timeout`` seconds.
             ConflictError: a message to cancel or update has been taken, or a group has joined a bus since its post; the
                 messages taken are released at once.
-            DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``.
+            DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``, or of an update.
             OutcomeUnknownError: it was sent, and there was no answer within ``timeout`` seconds; `QueueSession.outcome`
                 returns it later.
             AccessDeniedError, PayloadError: nothing was applied; the error names the cause, which repeating the work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
@@ -14,6 +14,11 @@ import aiozkqueue as zq
 from aiozkqueue.errors import AlreadyExistsError, NotFoundError
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
 from aiozkqueue.schedule import Notification, NotificationQueue, Notifications, notifications
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
 
 
 class Invoice(BaseModel):
@@ -420,3 +425,29 @@ async def test_an_entry_scheduled_for_a_past_date_is_found_and_counted_from_that
         assert len(await invoices.find("t", until=until)) == len(await invoices.find(until=until)) == count
         assert await invoices.ready(until) == count
     assert await invoices.ready() == 1
+
+
+async def test_the_retries_of_an_entry_with_a_past_date_count_from_that_date(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    session = await on_clock()
+    invoices = await Notifications(session).create("billing", "invoices", Invoice)
+    attempts: list[int] = []
+
+    async def handler(notification: Notification[Invoice]) -> None:
+        attempts.append(notification.attempt)
+        raise zq.Retry(schedule=[100, 200])
+
+    async def called(count: int) -> bool:
+        return len(attempts) == count and not await invoices.queue.claimed()
+
+    await invoices.schedule(Invoice(account=1), later(-150))
+    async with invoices.listener(handler):
+        await eventually(lambda: called(2))  # the first retry was due 50 s ago
+        (waiting,) = await invoices.find()
+        assert (waiting.status, waiting.attempt) == ("future", 2)
+        clock.advance(51)
+        await eventually(lambda: called(3))
+    assert attempts == [1, 2, 3]
+    (dead,) = await invoices.queue.dead_letters.peek()
+    assert dead.attempts == 3

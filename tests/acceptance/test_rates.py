@@ -15,11 +15,14 @@ from aiozkqueue.layout.rates import RateRecord
 from aiozkqueue.rates.pace import USABLE_FOR
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import assert_empty
+from tests.integration.queue.conftest import eventually
 from tests.simulation.test_rates import allowed, most_in_a_second
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.observer import Observer
 
     Expire = Callable[[zq.QueueSession], Awaitable[None]]
@@ -121,3 +124,25 @@ async def test_rates_out_of_range_are_refused(session: zq.QueueSession) -> None:
         bad_options: Any = options
         with pytest.raises((zq.InvalidOptionError, InvalidNameError), match=remedy):
             session.listener(session.queue("jobs"), Handled(), **bad_options)
+
+
+@pytest.mark.parametrize("limit", ["rate", "per_process_rate"])
+async def test_a_call_whose_slot_has_passed_on_a_moved_clock_begins_at_once(
+    on_clock: OnClock, clock: TestClock, limit: Any
+) -> None:
+    session = await on_clock()
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(4)])
+    handled = Handled()
+
+    async def called(number: int) -> bool:
+        return len(handled.begun) == number and not await jobs.claimed()
+
+    async with session.listener(jobs, handled, **{limit: 0.01}):
+        for number in range(1, 5):
+            await eventually(partial(called, number))
+            if number < 4:
+                clock.advance(50)
+                await asyncio.sleep(0.6)
+                assert len(handled.begun) == number
+                clock.advance(100)  # 50 s behind its slot

@@ -15,6 +15,7 @@ from aiozkqueue.layout import (
     BundleRecord,
     HistoryRecord,
     ItemName,
+    KeyHolder,
     LockRecord,
     MalformedError,
     StoredConfig,
@@ -58,6 +59,10 @@ def bundle_record(data: bytes) -> None:
 
 def lock(data: bytes) -> None:
     LockRecord.decode(data)
+
+
+def key_holder(data: bytes) -> None:
+    KeyHolder.decode(data)
 
 
 def attempts(data: bytes) -> None:
@@ -151,6 +156,7 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
         bundle,
         bundle_record,
         lock,
+        key_holder,
         attempts,
         job,
         move,

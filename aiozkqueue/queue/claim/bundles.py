@@ -27,7 +27,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
 from aiozkqueue.queue.state.hooks import FREE
-from aiozkqueue.runtime.ticks import Pauses, Ticks
+from aiozkqueue.runtime.ticks import Pauses, RecentlyFinished, Ticks
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .bundle_claimer import BundleClaimer
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import BundleTable
     from aiozkqueue.queue.state.hooks import ItemFate
-    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
@@ -63,30 +62,6 @@ LONGEST_PAUSE: Final = 5.0
 AHEAD: Final = 0.5
 
 
-class RecentlyFinished:
-    """Counts the messages that were finished in the last two ticks."""
-
-    __slots__ = ("_before", "_begun", "_clock", "_number")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._begun = clock.monotonic()
-        self._number = 0  # since `_begun`
-        self._before = 0  # in the tick before
-
-    def add(self, number: int) -> None:
-        """Count messages that are finished now."""
-        if (passed := self._clock.monotonic() - self._begun) >= TICK:
-            self._before = self._number if passed < 2 * TICK else 0
-            self._number = 0
-            self._begun += passed
-        self._number += number
-
-    def recent(self, span: float = 2 * TICK) -> int:
-        """Return how many messages were finished last, in up to two ticks; 0 if that began ``span`` seconds ago."""
-        return self._number + self._before if self._clock.monotonic() - self._begun < span else 0
-
-
 class HeldBundles:
     """The bundles of one queue that one session holds."""
 
@@ -108,7 +83,7 @@ class HeldBundles:
         self._ticks = Ticks(self._clock, self._tick)
         self._closed = False
         self._checking = False  # whether the configuration is being read
-        self._finished = RecentlyFinished(self._clock)
+        self._finished = RecentlyFinished(self._clock, TICK)
         self._refused = Pauses[BundleHold](self._clock, services.random, first=2 * TICK, longest=LONGEST_PAUSE)
         self._aim = 0  # the number of messages to have at hand while more bundles are listed
         self.at_hand_count: int = 0

@@ -36,12 +36,14 @@ class Change(NamedTuple):
     """The end that this change makes, for the queue's end hooks."""
     generation: int | None = None
     """The ZooKeeper session of the read; required if another item may later have the same name and version."""
+    further: Sequence[AttachedOp] = ()
+    """Operations with handlers of their own, which come after the others."""
 
     def attached_ops(self, moment: Callable[[], int]) -> list[AttachedOp]:
-        """Return the operations that the queue's features add; see `EndHook.attached_ops`."""
+        """Return the further operations, and those that the queue's features add; see `EndHook.attached_ops`."""
         if self.end is None:
-            return []
-        return [
+            return [*self.further]
+        return [*self.further] + [
             attached_op
             for end_hook in self.state.snapshot.end_hooks
             for attached_op in end_hook.attached_ops(*self.end, moment)

@@ -103,12 +103,12 @@ class CreateItems(Part):
             put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in self._puts
         ]
         self._plans = [put.plan for put in self._sent if put.plan is not None]
-        live = live_of(self._sent)
-        for put in live:
+        creates = [(put, create(put)) for put in live_of(self._sent)]
+        for put, operation in creates:
             for hook in put.plan.hooks if put.plan is not None else ():
-                composition.add(hook.operation(), hook)
-        for put in live:
-            composition.add(create(put), put.state)
+                composition.add(hook.operation(operation.path), hook)
+        for put, operation in creates:
+            composition.add(operation, put.state)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Have the queue of plain puts repair the cause, such as a missing znode or a full lane."""

@@ -42,8 +42,11 @@ class PutHook(ABC):
         return False
 
     @abstractmethod
-    def operation(self) -> Operation:
-        """Return the operation to send; called again for every attempt except an exact repetition."""
+    def operation(self, item: str) -> Operation:
+        """Return the operation to send with the item, whose path is given without its sequence number.
+
+        This is called again for every attempt except an exact repetition.
+        """
 
     @abstractmethod
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:

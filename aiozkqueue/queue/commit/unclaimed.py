@@ -94,10 +94,7 @@ class ItemSnapshot(NamedTuple):
 
     def held(self, now: int) -> bool:
         """Whether a transaction, a delivery, or an unexpired lease holds it."""
-        if self.lock is None:
-            return False
-        lock = LockRecord.decode(self.lock.data)
-        return lock.end is None or (lock.leased and lock.end > now)
+        return self.lock is not None and LockRecord.decode(self.lock.data).held(now)
 
     @property
     def in_flight(self) -> bool:

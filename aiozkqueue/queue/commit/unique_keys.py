@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import DuplicateKeyError
-from aiozkqueue.layout import ItemName, has_field
+from aiozkqueue.layout import ItemName, KeyHolder, has_field, item_field, name_at
 from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import Create, Delete, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
@@ -52,9 +52,10 @@ class UniqueKey(PutHook):
         """Whether the put is left out because a message with its key exists."""
         return self._dropped
 
-    def operation(self) -> Operation:
-        """Return the create of the key's znode."""
-        return Create(self._state.paths.key(self.hash), self._id.encode())
+    def operation(self, item: str) -> Operation:
+        """Return the create of the key's znode, which has the item's time of expiry."""
+        end = item_field(name_at(item), "e")
+        return Create(self._state.paths.key(self.hash), KeyHolder(self._id, int(end) if end else None).encode())
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Find the holder of the key."""
@@ -63,13 +64,16 @@ class UniqueKey(PutHook):
         return self._state.repair(operation, error)
 
     async def _read_holder(self) -> None:
-        """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed."""
+        """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed.
+
+        A holder that has expired, and that no consumer handles, is ended.
+        """
         holder = await self._state.key_holder(self.hash)
-        if holder is None:
+        if holder is None or (holder.expires is not None and await self._state.free_key(self.hash, holder)):
             return
         if not self.ignore:
-            raise key_taken(self._state, holder)
-        self._dropped, self.holder = True, holder
+            raise key_taken(self._state, holder.id)
+        self._dropped, self.holder = True, holder.id
 
 
 def key_taken(state: QueueState, holder: str) -> DuplicateKeyError:

@@ -37,7 +37,7 @@ class TagsHook(PutHook):
         with translate_denials(self._state.name):
             await self._state.tags.declare(self._digest, self._data)
 
-    def operation(self) -> Operation:
+    def operation(self, item: str) -> Operation:  # noqa: ARG002 - the same for any item
         """Return the check that the record is unchanged since its creation."""
         return Check(self._state.paths.tags(self._digest), 0)
 

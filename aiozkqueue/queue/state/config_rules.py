@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueFull
 from aiozkqueue.layout import MOST_GENERATIONS, MOST_LANES, SPARE_LANES, QueueConfig, excess_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiozkqueue.layout import Policy, StoredConfig
 
@@ -20,12 +21,14 @@ _NAMED = 3
 class PolicyChoice:
     """The policy that one session requests for one queue, until the stored policy is known, and its other settings."""
 
-    __slots__ = ("_granted", "_preferred", "_queue", "entry", "groups", "required", "settings")
+    __slots__ = ("_granted", "_in_use", "_preferred", "_queue", "_refused", "entry", "groups", "required", "settings")
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self.required: Policy | None = None
-        """The requested policy, still to be stored or found to conflict; None: nothing is pending."""
+        """The requested policy, still to be stored; None: nothing is pending."""
+        self._refused = False  # whether the requested policy conflicts with the stored one
+        self._in_use = False  # whether the queue has been used without a conflict
         self._preferred: Policy | None = None
         self._granted: set[Policy] = set()  # the policies that were in force when requested
         self.settings: QueueConfig = QueueConfig()
@@ -53,7 +56,7 @@ class PolicyChoice:
         QueueConfig(policy=policy)  # validates the policy
         if policy in self._granted or policy == self.required:
             return False
-        other = self.required or stored
+        other = stored if self._refused else self.required or stored
         if other is not None and other != policy:
             raise policies_conflict(self._queue, policy, other)
         if stored == policy:
@@ -69,15 +72,38 @@ class PolicyChoice:
         return previous != policy
 
     def compare(self, stored: Policy | None) -> None:
-        """Check the stored policy against the required one. Raises: ConfigConflictError."""
+        """Check the stored policy against the required one.
+
+        If the queue has not been used before, the request stands: each use raises the error, until the policies agree
+        or this session requests another. Work in progress does not suffer from a later request.
+
+        Raises: ConfigConflictError.
+        """
         required = self.required
-        if required is not None and stored not in (None, required):
-            self.required = None
-            assert stored is not None  # noqa: S101 - for the type checker
+        self._refused = required is not None and stored not in (None, required)
+        if required is not None and stored is not None and self._refused:
+            if self._in_use:
+                self.required, self._refused = None, False
             raise policies_conflict(self._queue, required, stored)
 
+    @contextmanager
+    def replacing(self, policy: Policy | None) -> Iterator[None]:
+        """Accept any policy while it is replaced by this one (None: it stays), which this session may then request."""
+        if policy is None:
+            yield
+            return
+        before = self.required, self._in_use
+        self.required = None
+        try:
+            yield
+        except BaseException:
+            self.required, self._in_use = before
+            raise
+        self.grant(policy)
+
     def settled(self) -> None:
-        """Record that the required policy is stored."""
+        """Record that the required policy is stored, if there is one."""
+        self._in_use = True
         if self.required is not None:
             self._preferred = self.required  # for the next queue of this name, if this one is deleted
             self.grant(self.required)

@@ -22,6 +22,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import (
     DEFAULT_BUNDLE,
     ItemName,
+    KeyHolder,
     MalformedError,
     QueueConfig,
     QueuePaths,
@@ -68,7 +69,7 @@ from .snapshot import QueueSnapshot, Revision
 from .znodes import clear, complete, exists, folders_of, is_marked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
     from random import Random
 
     from aiozkqueue.dialects import Dialect
@@ -92,6 +93,8 @@ class SessionLinks(NamedTuple):
     """Returns the features of a new queue state, in the order in which they see each configuration."""
     lane_ends: Callable[[QueueState, str], None]
     """Called when an item's path shows that its lane's counter is near its end."""
+    free_key: Callable[[QueueState, str, KeyHolder], Awaitable[bool]]
+    """Ends the holder of a unique key if it has expired, unless a consumer handles it; whether the key may be free."""
 
 
 class Opening(NamedTuple):
@@ -508,16 +511,20 @@ class QueueState:
         self.forced_version = folder.stat.version
         return self.forced_version
 
-    async def key_holder(self, key: str) -> str | None:
-        """Return the id of the message that holds a unique key, given the key's hash; None if none does.
+    async def key_holder(self, key: str) -> KeyHolder | None:
+        """Return the message that holds a unique key, given the key's hash; None if none does.
 
         Raises: AccessDeniedError.
         """
         try:
             with translate_denials(self.name):
-                return (await self._zookeeper.read(self.paths.key(key))).data.decode("utf-8", "replace")
+                return KeyHolder.decode((await self._zookeeper.read(self.paths.key(key))).data)
         except NoNodeError:
             return None
+
+    async def free_key(self, key: str, holder: KeyHolder) -> bool:
+        """End the holder of a unique key if it has expired; see `SessionLinks.free_key`."""
+        return await self._links.free_key(self, key, holder)
 
     def check(self) -> Operation:
         """Return a check that the configuration is still the known one."""
@@ -536,16 +543,23 @@ class QueueState:
         with translate_denials(self.name):
             return await is_marked(self._zookeeper, self.paths)
 
-    async def configure(self, config: QueueConfig) -> None:
-        """Replace the stored settings by those that are not None; the others stay as they are.
+    async def configure(self, config: QueueConfig, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Replace the stored settings by those that are not None, after ``prepare``; the others stay as they are.
 
         This creates the queue, unless `QueueConfig.paused` is the only setting: a pause is for a queue that exists.
 
         Raises: ConfigConflictError, AccessDeniedError, PayloadError, NotFoundError; InvalidOptionError: too many
         shards.
         """
-        if config.policy is not None:
-            self._choice.grant(config.policy)
+        try:
+            with self._choice.replacing(config.policy):
+                await prepare()
+                await self._configure(config)
+        except BaseException:
+            self.invalidate()  # the stored policy is compared with the requested one again
+            raise
+
+    async def _configure(self, config: QueueConfig) -> None:
         creates = config.paused is None or config != QueueConfig(paused=config.paused)
         await self.refresh()
         reopen = self.open_or_create if creates else self.open

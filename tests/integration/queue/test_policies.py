@@ -8,9 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import TestClock
 from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
 
@@ -75,6 +77,80 @@ async def test_another_policy_conflicts_until_it_is_configured(
     assert (await session.queue("jobs").configuration()).policy == zq.ConsumeTimes(7)
     for _ in range(3):
         await take_one(session)
+
+
+async def test_each_call_raises_the_conflict_until_the_policies_agree(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
+    jobs = other.queue("jobs", policy=zq.ConsumeTimes(7))
+    for _ in range(2):
+        with pytest.raises(ConfigConflictError, match=r"has the policy ConsumeTimes\(5.*, not ConsumeTimes\(7"):
+            await jobs.put(b"2")
+        with pytest.raises(ConfigConflictError, match="'jobs'"):
+            await jobs.cancel(id="x")
+        with pytest.raises(ConfigConflictError, match="'jobs'"):
+            async with other.transaction() as tx:
+                await tx.take(jobs, timeout=30)
+        with pytest.raises(ConfigConflictError, match="'jobs'"):
+            async with other.transaction() as tx:
+                tx.put("results", b"done")
+                tx.put(jobs, b"2")
+    assert (await session.queue("jobs").size(), await session.queue("results").size()) == (1, 0)
+    await session.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(7)))
+    await jobs.put(b"2")
+    assert await jobs.size() == 2
+
+
+async def test_a_session_configures_the_policy_that_it_names_as_the_error_advises(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
+    jobs = other.queue("jobs", policy=zq.ConsumeTimes(7))
+    await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(7)))  # without a call before
+    await jobs.put(b"2")
+    assert (await session.queue("jobs").configuration()).policy == zq.ConsumeTimes(7)
+
+
+async def test_a_change_of_the_policy_that_is_denied_does_not_hide_the_conflict(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
+    jobs = other.queue("jobs", policy=zq.ConsumeTimes(7))
+    allowed = [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs", allowed))
+    with pytest.raises(zq.AccessDeniedError):
+        await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(7)))
+    for _ in range(2):
+        with pytest.raises(ConfigConflictError, match="'jobs'"):
+            await jobs.put(b"2")
+
+
+async def test_a_session_that_names_the_stored_policy_after_a_conflict_can_use_the_queue(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
+    with pytest.raises(ConfigConflictError):
+        await other.queue("jobs", policy=zq.ConsumeTimes(7)).put(b"2")
+    with pytest.raises(ConfigConflictError, match=r"has the policy ConsumeTimes\(5.*, not ConsumeTimes\(9"):
+        await other.queue("jobs", policy=zq.ConsumeTimes(9)).put(b"2")
+    await other.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"2")
+    assert await session.queue("jobs").size() == 2
+
+
+async def test_a_conflict_that_a_running_session_declares_does_not_stop_its_other_work(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(5))
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=30) is not None
+        await other.queue("jobs").configure(zq.QueueConfig(shards=2))
+        state_of(jobs).invalidate()  # as by a refused write
+        with pytest.raises(ConfigConflictError):
+            await session.queue("jobs", policy=zq.ConsumeTimes(7)).cancel(id="x")
+        tx.put(jobs, b"3")
+    assert [message.body for message in await jobs.peek()] == [b"3"]
 
 
 async def test_a_new_configuration_applies_from_the_next_claim(

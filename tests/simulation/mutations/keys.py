@@ -90,7 +90,9 @@ def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
     """The put first checks the key, and then writes it even if another put has taken it meanwhile."""
     prepare = unique_keys.UniqueKey.operation
     patch.setattr(
-        unique_keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self)
+        unique_keys.UniqueKey,
+        "operation",
+        lambda self, item: Check("/") if self.holder == "seen" else prepare(self, item),
     )
 
     def overlook(

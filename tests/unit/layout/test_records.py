@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.layout import AttemptRecord, IdSource, LockRecord, MalformedError, lock_text
+from aiozkqueue.layout import AttemptRecord, IdSource, KeyHolder, LockRecord, MalformedError, lock_text
 
 from .hostile import HOSTILE_JSON, ids, json_objects, moments, texts, unknown_fields
 
@@ -26,6 +26,22 @@ def test_the_lock_of_a_claim_is_written_as_any_other() -> None:
     ids = IdSource()
     claim = ids.next()
     assert lock_text(ids.client)(claim).encode() == LockRecord(claim, ids.client).encode()
+
+
+def test_the_bytes_of_the_holder_of_a_unique_key_are_pinned() -> None:
+    assert KeyHolder("A1").encode() == b"A1"
+    assert KeyHolder("A1", 5).encode() == b"A1 5"
+
+
+@given(ids, st.none() | moments)
+def test_the_holder_of_a_unique_key_is_read_back(message: str, end: int | None) -> None:
+    holder = KeyHolder(message, end)
+    assert KeyHolder.decode(holder.encode()) == holder
+
+
+@pytest.mark.parametrize("end", [b"", b"-5", b"x", b"1.5", "²".encode(), b"9" * 5000])
+def test_the_holder_of_a_unique_key_with_an_unreadable_end_never_expires(end: bytes) -> None:
+    assert KeyHolder.decode(b"A1 " + end) == KeyHolder("A1")
 
 
 @given(ids | texts.filter(bool), ids | texts, st.none() | moments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -35,7 +35,7 @@ class KeyNode(PutHook):
     def dropped(self) -> bool:
         return self.left_out
 
-    def operation(self) -> Operation:
+    def operation(self, item: str) -> Operation:  # noqa: ARG002
         return Create(self.path)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
@@ -60,7 +60,7 @@ class Elsewhere:
 
 @pytest.fixture
 def state() -> QueueState:
-    links = SessionLinks(cast("ServerClock", None), Random(1), lambda _: (), lambda *_: None)
+    links = SessionLinks(cast("ServerClock", None), Random(1), lambda _: (), lambda *_: None, cast("Any", None))
     return QueueState(cast("ZooKeeper", None), "/zms", "jobs", links)
 
 
