@@ -237,7 +237,7 @@ async def _opened(link: Link) -> bool:
     if not await link.state.open_latest():
         return False
     refuse_order(link.state)
-    return link.state.config.paused
+    return bool(link.state.config.paused)
 
 
 async def _exists(link: Link, group: str) -> bool:
