@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
@@ -38,6 +39,14 @@ MESSAGES: Final = 4
 MOST: Final = 100_000
 #: Names kept for the next batches, if these are smaller: each listing of a deep queue stalls the server.
 BACKLOG: Final = 50_000
+
+
+def refuse_order(state: QueueState) -> None:
+    """Refuse an open queue whose messages have an order, which batches do not keep. Raises: InvalidOptionError."""
+    if state.config.grouped or state.config.collapse:
+        what = "keeps an order or collapses messages, which a stream would not"
+        msg = f"queue {state.name!r} {what}: use consumers to take from it"
+        raise InvalidOptionError(msg)
 
 
 class Begun(NamedTuple):
@@ -137,12 +146,8 @@ class BatchMaker(BatchRemover):
 
     async def _reopen(self) -> None:
         """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
-        state = self._state
         await self._refresh()
-        if state.config.grouped or state.config.collapse:
-            what = "keeps an order or collapses messages, which a stream would not"
-            msg = f"queue {state.name!r} {what}: use consumers to take from it"
-            raise InvalidOptionError(msg)
+        refuse_order(self._state)
 
     async def _refresh(self) -> None:
         """Read the configuration. Raises: NotFoundError; ClaimLostError: the queue was deleted since `open`."""

@@ -120,7 +120,7 @@ def unload(
     run it again with the same DIR: no message is lost or duplicated. Until then it holds messages, which
     [dim]aiozkqueue ledgers list QUEUE[/dim] shows.
 
-    Exit status 1: there were no messages.
+    A paused queue keeps its messages. Exit status 1: no message was unloaded.
 
     Examples:
     [dim]$ aiozkqueue unload orders --to ./orders
@@ -137,6 +137,8 @@ def unload(
             done = unload(spark, place(to), options, schema=schema, on_batch=bar.advance)
     if done.resumed:
         output.note("an interrupted unload was continued")
+    if done.paused:
+        output.note(f"queue {queue!r} is paused, so its waiting messages stay: resume it (aiozkqueue resume {queue})")
     output.print_count("unloaded", done.messages, queue, as_json=as_json)
     return Exit.OK if done.messages else Exit.NOTHING
 

@@ -11,6 +11,7 @@ import base64
 import re
 from datetime import UTC, date, datetime, tzinfo
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.types import (
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     ShortType,
     StringType,
     StructType,
@@ -51,6 +53,12 @@ _MOMENT: Final = re.compile(f"{_DATE}([T ]({_MINUTE}|{_SECOND}{_OFFSET}?))?")
 _DIGITS: Final = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?")
 #: More digits than Spark's largest decimal has, so that no digit is lost before the rounding.
 _EXACT: Final = Context(prec=80, rounding=ROUND_HALF_UP)
+_FLOAT: Final = Struct("f")
+#: The smallest `float` of 32 bits that has all its digits.
+_NORMAL: Final = 1.17549435e-38
+#: A `float` of 32 bits keeps each decimal of up to 6 digits, and 9 digits identify each `float`.
+_ALWAYS_KEPT: Final = 6
+_ALWAYS_ENOUGH: Final = 9
 #: Texts that Spark reads as numbers.
 _NUMBERS: Final = {
     "NaN": float("nan"),
@@ -106,14 +114,16 @@ def _decoder(  # noqa: C901, PLR0911 - one line per type
     raise InvalidOptionError(msg)
 
 
-def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR0911 - one line per type
+def encoder_of(kind: DataType, column: str) -> Callable[[Any], object] | None:  # noqa: PLR0911 - one line per type
     """Return a function that converts an Arrow value of this type for JSON; None: no conversion is needed.
 
     Raises:
         InvalidOptionError: JSON cannot represent the type.
     """
-    if isinstance(kind, StringType | BooleanType | DoubleType | FloatType) or type(kind) in _BITS:
+    if isinstance(kind, StringType | BooleanType | DoubleType | NullType) or type(kind) in _BITS:
         return None
+    if isinstance(kind, FloatType):
+        return _shortest
     if isinstance(kind, DecimalType):
         return lambda value: f"{value:f}"  # `str` uses an exponent for small numbers
     if isinstance(kind, TimestampType):
@@ -123,15 +133,18 @@ def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR09
     if isinstance(kind, BinaryType):
         return lambda value: base64.b64encode(value).decode()
     if isinstance(kind, ArrayType):
-        element = _nullable(encoder_of(kind.elementType))
+        element = _nullable(encoder_of(kind.elementType, column))
         return lambda value: [element(item) for item in value]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        member = _nullable(encoder_of(kind.valueType))
+        member = _nullable(encoder_of(kind.valueType, column))
         return lambda value: {name: member(item) for name, item in value}
     if isinstance(kind, StructType):
-        members = {field.name: _nullable(encoder_of(field.dataType)) for field in kind.fields}
+        members = {field.name: _nullable(encoder_of(field.dataType, column)) for field in kind.fields}
         return lambda value: {name: encode(value[name]) for name, encode in members.items()}
-    msg = f"JSON has no {kind.simpleString()}: encode the row into a binary column `body` yourself"
+    msg = (
+        f"column {column!r}: {kind.simpleString()} cannot be stored as JSON; convert the column to another type, or "
+        "let Spark make the payload: df.select(to_json(struct('*')).alias('body'))"
+    )
     raise InvalidOptionError(msg)
 
 
@@ -139,6 +152,18 @@ def _nullable(encode: Callable[[Any], object] | None) -> Callable[[Any], object]
     if encode is None:
         return lambda value: value
     return lambda value: None if value is None else encode(value)
+
+
+def _shortest(value: float) -> float:
+    """Return the number with the fewest digits that 32 bits store as this value, as Spark's ``to_json`` does.
+
+    Arrow converts a `float` of 32 bits exactly, and 0.1 becomes 0.10000000149011612.
+    """
+    for digits in range(2 if abs(value) < _NORMAL else _ALWAYS_KEPT, _ALWAYS_ENOUGH):
+        number = float(f"{value:.{digits}g}")
+        if _FLOAT.pack(number) == _FLOAT.pack(value):
+            return number
+    return float(f"{value:.{_ALWAYS_ENOUGH}g}")
 
 
 def _of(kind: type, value: object) -> Any:  # noqa: ANN401 - of the kind given

@@ -20,6 +20,8 @@ SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaEr
 
 # The error condition in a Spark message, and the line that contains it.
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
+# The lines of a Java error that name an exception and its message: the error itself, and its causes.
+_CAUSES: Final = re.compile(r"^(?:: |Caused by: )([\w.$]+: .+)", re.MULTILINE)
 # The line with our error in a traceback of a task or a planner.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
 
@@ -43,15 +45,16 @@ def unwrapped_errors() -> Iterator[None]:
 
 
 def condition_of(error: Exception) -> tuple[str, str]:
-    """Return the condition in a Spark error and its line, or the first line if there is no condition.
+    """Return the condition in a Spark error and its line, or no condition and the line of the innermost cause.
 
     If Spark cannot read a file, the line of the reason is returned instead.
     """
     found: list[tuple[str, str]] = _CONDITION.findall(str(error))
     if not found:
-        return "", str(error).partition("\n")[0]
-    (condition, line), *causes = found
-    return condition, causes[0][1] if causes and condition == "FAILED_READ_FILE" else line
+        causes: list[str] = _CAUSES.findall(str(error))
+        return "", causes[-1] if causes else str(error).partition("\n")[0]
+    (condition, line), *more = found
+    return condition, more[0][1] if more and condition == "FAILED_READ_FILE" else line
 
 
 def unknown_scheme(error: Exception) -> str | None:

@@ -85,7 +85,7 @@ class RowEncoder:
         self._encoders: dict[str, Callable[[object], object]] = {}
         if not self._body:
             for name, kind in kinds.items():
-                if (encode := encoder_of(kind)) is not None:
+                if (encode := encoder_of(kind, name)) is not None:
                     self._encoders[name] = encode
             return
         if not isinstance(kinds.pop("body"), BinaryType | StringType):

@@ -23,7 +23,7 @@ from .connection import linked
 from .order import moment
 from .partition_writer import BatchIdentity
 from .rows import RowEncoder
-from .writing import Written, complete, put_partition, staging_of
+from .writing import Written, complete, logged_failure, put_partition, staging_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         batch. If no task has begun it, the attempts that the driver has created so far can no longer do so.
         """
         queue, extra = self._options.queue, {"queue": self._options.queue}
-        with linked(self._options) as link:
+        with logged_failure(queue), linked(self._options) as link:
             runs: dict[str, str | None] = {
                 message.name: message.run for message in messages if isinstance(message, Written)
             }

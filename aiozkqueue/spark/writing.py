@@ -8,6 +8,7 @@ removes the batch.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -16,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from aiozkqueue.batches.staging import BatchWriter
-from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.errors import NotCommittedError, QueueError
 from aiozkqueue.operations.batch_writers import name_of_application, name_of_write
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.worker.heap import settled_heap
@@ -87,16 +88,16 @@ class QueueWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Remove the rows of a failed job."""
-        with linked(self._options) as link:
+        with logged_failure(self._options.queue), linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
             removed = link.call(staging.abort, self._options.txn_version, self._run)
             self._forget(link, staging)
-        log.error(
-            "queue %s: the write failed; its %d stored rows were removed",
-            self._options.queue,
-            removed,
-            extra={"queue": self._options.queue},
-        )
+            log.error(
+                "queue %s: the write failed; its %d stored rows were removed",
+                self._options.queue,
+                removed,
+                extra={"queue": self._options.queue},
+            )
 
     def _forget(self, link: Link, staging: BatchWriter) -> None:
         """Remove the records that no later write needs. The records of an application are kept for its next write."""
@@ -104,6 +105,20 @@ class QueueWriter(DataSourceArrowWriter):
             link.call(staging.forget_parts)
         elif self._options.txn_app is None:
             link.call(staging.forget)
+
+
+@contextmanager
+def logged_failure(queue: str) -> Iterator[None]:
+    """Log an error of an abort. If it were raised, Spark would report it instead of the error of the write."""
+    try:
+        yield
+    except QueueError as error:
+        log.error(  # noqa: TRY400 - the traceback would hide the error of the write
+            "queue %s: the write failed, and rows that it has stored were not removed. They stay invisible: %s",
+            queue,
+            error,
+            extra={"queue": queue},
+        )
 
 
 def put_partition(

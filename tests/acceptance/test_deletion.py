@@ -178,8 +178,8 @@ async def test_a_deletion_keeps_the_messages_of_another_programs_queue_with_the_
         else session.kazoo_queue(path, locking=program == "kazoo")
     )
     jobs = session.queue("jobs")
-    await theirs.put(b"theirs")
     await jobs.put(b"ours")
+    await theirs.put(b"theirs")
     await take_one(session)
     with pytest.raises(QueueInUseError, match="of another program"):
         await jobs.admin.delete()

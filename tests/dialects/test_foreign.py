@@ -401,3 +401,31 @@ async def test_a_retry_with_headers_leaves_the_item_as_the_other_program_has_sto
         delivery = await anext(deliveries)
         assert (delivery.body, delivery.attempt) == (b"job", 2)
         await delivery.commit()
+
+
+@pytest.mark.parametrize("program", ["curator", "curator's simple queue", "kazoo", "kazoo without locks"])
+async def test_a_queue_is_not_created_among_the_items_of_another_programs_queue(
+    session: zq.QueueSession, queue_root: str, server_view: Observer, program: str
+) -> None:
+    path = f"{queue_root}/jobs"
+    theirs = (
+        session.curator_queue(path, kind="simple" if "simple" in program else "queue")
+        if "curator" in program
+        else session.kazoo_queue(path, locking=program == "kazoo")
+    )
+    await theirs.put(b"theirs")
+    before = await server_view.children(path)
+    jobs = session.queue("jobs")
+    refusal = f"queue 'jobs': {path} is a queue of Curator or kazoo.*choose another root or name"
+    with pytest.raises(zq.InvalidOptionError, match=refusal):
+        await jobs.put(b"ours")
+    with pytest.raises(zq.InvalidOptionError, match=refusal):
+        async with session.transaction() as tx:
+            await tx.take(jobs, timeout=0)
+    with pytest.raises(zq.InvalidOptionError, match=refusal):
+        await jobs.configure(zq.QueueConfig(shards=2))
+    assert await server_view.children(path) == before
+    async with session.transaction() as tx:
+        message = await tx.take(theirs, timeout=30)
+        assert message is not None
+        assert message.body == b"theirs"

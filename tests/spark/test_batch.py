@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, functions
 
@@ -250,6 +251,27 @@ def test_bad_options_and_columns_are_refused_before_any_job(spark: SparkSession,
         write(numbers(spark, 1).withColumn("colour", functions.lit("red")), options)
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         numbers(spark, 1).write.format("aiozkqueue").mode("overwrite").options(**options).save()
+
+
+def test_a_write_into_the_path_of_a_queue_of_kazoo_is_refused_and_changes_nothing(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    path = f"{options['root']}/orders"
+    client = KazooClient(options["hosts"], timeout=30.0)
+    client.start()
+    try:
+        client.Queue(path).put(b"theirs")
+        before = client.get_children(path)
+        with pytest.raises(PySparkException, match=f"{path} is a queue of Curator or kazoo"):
+            write(numbers(spark, 10), options)
+        with pytest.raises(PySparkException, match="NotFoundError"):
+            spark.read.format("aiozkqueue").options(**options).load().collect()
+        assert client.get_children(path) == before
+        queue = client.Queue(path)
+        assert [queue.get(), queue.get()] == [b"theirs", None]
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_plans_errors_and_the_event_log_contain_no_secret(

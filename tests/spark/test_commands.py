@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from aiozkqueue.cli.app import run
+from aiozkqueue.spark.failures import condition_of
 from tests.complaints import complaints
 from tests.docs.pages import blocks, commands, shows
 from tests.spark.local import CONF
@@ -118,6 +120,13 @@ def test_every_command_error_is_one_line(command: Command, tmp_path: Path) -> No
     assert command("load", str(tmp_path / "rows.csv"), "--queue", "orders")[0] == 0
     where = ("unload", "orders", "--to", str(tmp_path / "c"), "--schema")
     refused(2, "'id int, foo': give columns as in 'id int, name string': [PARSE_SYNTAX_ERROR]", *where, "id int, foo")
+
+
+def test_a_failure_of_spark_is_reported_with_its_cause_and_not_with_the_call_of_python(spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    with pytest.raises(Py4JJavaError, match="An error occurred while calling") as error:
+        java.java.util.Optional.empty().get()
+    assert condition_of(error.value) == ("", "java.util.NoSuchElementException: No value present")
 
 
 def test_a_load_that_is_complete_is_not_repeated(command: Command, tmp_path: Path) -> None:

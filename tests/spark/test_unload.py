@@ -74,7 +74,7 @@ def configured(options: Mapping[str, str], config: zq.QueueConfig) -> None:
 
     async def configure() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            await session.queue("orders").configure(config)
+            await session.queue(options["queue"]).configure(config)
 
     asyncio.run(configure())
 
@@ -133,3 +133,31 @@ def test_an_unload_killed_after_any_acknowledgement_write_has_each_message_once(
         if not killed:
             break
     assert writes > 5
+
+
+def test_an_unload_of_a_paused_queue_moves_nothing_and_says_so(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"a", b"b")
+    configured(options, zq.QueueConfig(paused=True))
+    done = unload(spark, str(tmp_path / "out"), options)
+    assert (done.messages, done.paused, written(tmp_path / "out")) == (0, True, Counter())
+    assert left(options) == (2, 0, 0)
+    configured(options, zq.QueueConfig(paused=False))
+    done = unload(spark, str(tmp_path / "out"), options)
+    assert (done.messages, done.paused, written(tmp_path / "out")) == (2, False, Counter([b"a", b"b"]))
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_folder_can_be_used_after_an_unload_of_an_ordered_queue_was_refused(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    ordered = {**options, "queue": "ordered"}
+    configured(ordered, zq.QueueConfig(ordered=True))
+    put(ordered, b"1", b"2")
+    put(options, b"a", b"b")
+    with pytest.raises(zq.InvalidOptionError, match="'ordered' keeps an order"):
+        unload(spark, str(tmp_path / "out"), ordered)
+    assert unload(spark, str(tmp_path / "out"), options).messages == 2
+    assert written(tmp_path / "out") == Counter([b"a", b"b"])
+    assert left(ordered) == (2, 0, 0)

@@ -199,6 +199,7 @@ class QueueState:
             NotFoundError: the queue does not exist. Only puts and settings create one: see `open_or_create`.
             AccessDeniedError: a znode's ACL refuses access.
             ConfigConflictError: the stored policy differs from the requested one.
+            InvalidOptionError: the path is that of a queue of Curator or kazoo, or there are too many shards.
             ConnectionLostError: the server does not speak ZooKeeper's protocol.
         """
         if not self.ready:

@@ -9,6 +9,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import is_deleted, is_of_curator_or_kazoo, name_at
 from aiozkqueue.runtime.strings import Names
 from aiozkqueue.zookeeper import (
@@ -59,9 +60,12 @@ async def complete(
     """Create the missing znodes of a queue: ``folders``, and others that its configuration of this version requires.
 
     Raises: ZooKeeperError: MultiError also if another process has created one of them, or deleted the queue, in the
-    meantime.
+    meantime; InvalidOptionError: the path is that of a queue of Curator or kazoo. kazoo would deliver our folders.
     """
     present = await zookeeper.children(paths.base)
+    if name_at(paths.items) not in present and any(map(is_of_curator_or_kazoo, present)):
+        msg = f"queue {paths.name!r}: {paths.base} is a queue of Curator or kazoo; choose another root or name"
+        raise InvalidOptionError(f"{msg}, or use curator_queue or kazoo_queue")
     wanted = [*folders, paths.later] if config.scheduled else folders
     missing = [Create(path) for path in wanted if name_at(path) not in present]
     if missing:

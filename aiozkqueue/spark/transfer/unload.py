@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from aiozkqueue.batches.making import refuse_order
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue
@@ -57,6 +58,8 @@ class Unloaded:
     """The number of messages that were moved to the folder."""
     resumed: bool
     """Whether it continued an earlier, interrupted run."""
+    paused: bool = False
+    """Whether the queue is paused. The messages that were not in a batch before the pause have stayed in it."""
 
 
 def unload(
@@ -72,7 +75,8 @@ def unload(
 
     A message is acknowledged after it has been written. An interrupted unload can be repeated with the same folder: no
     message is lost or duplicated. Until then, the messages of the interrupted batch are held;
-    `QueueAdmin.release_ledger` releases them. Consumers, and unloads into other folders, may run at the same time.
+    `QueueAdmin.release_ledger` releases them. Consumers, and unloads into other folders, may run at the same time. A
+    paused queue keeps its messages: resume it first.
 
     Args:
         spark: a Spark session, with any cluster. With Spark Connect, this process must also reach the folder.
@@ -86,7 +90,8 @@ def unload(
         on_step: called with the name of each step when it begins.
 
     Raises:
-        InvalidOptionError: an option is invalid, or another queue or run uses the folder.
+        InvalidOptionError: an option is invalid, another queue or run uses the folder, or the queue keeps an order or
+            groups, or collapses messages.
         NotFoundError: there is no such queue.
         ClaimLostError: another process continues the same run, or its ledger was released.
         PayloadError: a payload does not decode, and ``mode`` is ``FAILFAST``.
@@ -106,6 +111,7 @@ def unload(
     on_step("begin")
     with linked(parsed) as link, unwrapped_errors():
         link.call(require_queue, link)
+        link.call(_opened, link)  # refuses an order before the folder records a run
         run, resumed = _run(target, link)
         reader = QueueStreamReader(columns, _options(parsed, run))
         try:
@@ -118,7 +124,8 @@ def unload(
         target.remove(_RUN)
         on_step("forget")
         link.call(_forget, link, f"{_PREFIX}{run}")
-    return Unloaded(messages=messages, resumed=resumed)
+        paused = link.call(_opened, link)
+    return Unloaded(messages=messages, resumed=resumed, paused=paused)
 
 
 class _Unload:
@@ -223,6 +230,14 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
     run = uuid4().hex[:16]
     folder.note(_RUN, f"{run} {whose}")
     return run, False
+
+
+async def _opened(link: Link) -> bool:
+    """Read the configuration of the queue as it is now, and return whether it is paused. Raises: InvalidOptionError."""
+    if not await link.state.open_latest():
+        return False
+    refuse_order(link.state)
+    return bool(link.state.config.paused)
 
 
 async def _exists(link: Link, group: str) -> bool:
