@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
@@ -29,7 +30,7 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import State
-from aiozkqueue.zookeeper.lookups import Lookups
+from aiozkqueue.zookeeper.lookups import NO_ANSWER, Lookups
 from aiozkqueue.zookeeper.outage import OutageLog
 from aiozkqueue.zookeeper.request_limit import RequestLimit, smaller_limit
 from aiozkqueue.zookeeper.states import StateMachine
@@ -238,10 +239,11 @@ class Session:
         except BaseException:
             self.kill()
             raise
-        attempts = "; ".join(f"{server}: {why}" for server, why in self._outages.attempts.items()) or "no answer"
+        attempts = dict.fromkeys(self._lookups.running, NO_ANSWER) | self._outages.attempts
         await self.close()
         raise ConnectionLossError(
-            f"no ZooKeeper server at {self.ensemble} could be used within {within:g} s ({attempts})"
+            f"no ZooKeeper server at {self.ensemble} could be used within {within:g} s "
+            f"({'; '.join(f'{server}: {why}' for server, why in attempts.items()) or 'no answer'})"
         )
 
     async def close(self) -> None:
@@ -351,7 +353,7 @@ class Session:
                 with anyio.fail_after(self._attempt_timeout(len(servers))):
                     found = await self._lookups.addresses(server)
             except OSError as error:
-                self._failed(server, error)
+                self._failed(server, TimeoutError(NO_ANSWER) if isinstance(error, TimeoutError) else error)
                 unreached = True
                 continue
             addresses = self._random.sample(found, len(found))
@@ -361,9 +363,11 @@ class Session:
                     await self.limit.learn(address, server, self._tls)
                 try:
                     with anyio.fail_after(self._attempt_timeout(len(servers) * len(addresses))):
-                        return await self._establish(server, address)
+                        with suppress(_VerdictError):
+                            return await self._establish(server, address)
+                        return await self._establish(server, address)  # a new session; another lookup may take long
                 except _VerdictError:
-                    return None  # start over, without a session to resume
+                    return None
                 except AuthFailedError as error:
                     self._failed(server, error)
                     refusal = error
