@@ -56,6 +56,7 @@ _ROUND = 2 / 3  # of the session timeout
 _SHORTEST_ATTEMPT = 0.5
 _MOST_DOUBLINGS = 16  # of the time of an attempt
 _LONGEST_TIMEOUT = 2_147_483.0  # the protocol carries milliseconds in 31 bits
+_LOOKUP = 2.0  # to ask a server for its limit, seconds
 _GOODBYE = 0.9  # for the server's answer when closing, seconds
 
 
@@ -397,7 +398,16 @@ class Session:
 
     async def smaller_limit_of(self, server: Server) -> int | None:
         """Return the request limit of a server, bytes, if it is certain that it is smaller than this client expects."""
-        return await smaller_limit(server.host, server, self.limit.wanted, self._tls)
+        try:
+            with anyio.fail_after(_LOOKUP):
+                addresses = await handshake.resolve(server)
+        except OSError:
+            return None
+        for address in addresses:
+            limit = await smaller_limit(address, server, self.limit.wanted, self._tls)
+            if limit is not None:
+                return limit
+        return None
 
     def _failed(self, server: Server, error: Exception) -> None:
         why = described(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

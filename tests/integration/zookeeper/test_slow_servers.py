@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,33 @@ async def test_a_name_without_an_answer_is_named_as_the_reason(
     with pytest.raises(ConnectionLossError, match=r"\(zk.example:2181: the lookup of its name has no answer yet\)"):
         await connect("zk.example", session_timeout=0.3, connect_timeout=2)
     assert "zk.example:2181: the lookup of its name has no answer yet" in caplog.text
+
+
+@pytest.mark.parametrize("question", ["ask_servers", "smaller_limits"])
+def test_a_program_that_has_asked_a_server_whose_name_has_no_answer_ends(
+    zookeeper: str, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """A call in the threads of the loop would have to end first."""
+    answered, ended = threading.Event(), threading.Event()
+
+    async def program() -> None:
+        zk = await connect(zookeeper, session_timeout=20)
+        zk._session.ensemble = Ensemble((Server("zk.example", 2181),))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answered.wait())
+        await (zk.ask_servers("srvr") if question == "ask_servers" else zk.smaller_limits())
+        await zk.close()
+
+    def run() -> None:
+        asyncio.run(program())
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ended.wait(30)
+    finally:
+        answered.set()
+        thread.join()
 
 
 async def test_a_closed_client_leaves_no_lookup_behind(monkeypatch: pytest.MonkeyPatch) -> None:
