@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 _CLOSED = "closed before it answered: "
 _UNREADY = (
-    "a server that is starting, has no quorum, is at its maxClientCnxns or has older data than this client has seen, "
-    "as after a restore?"
+    "a server that is starting, has no quorum or disk space, is at its maxClientCnxns or has older data than this "
+    "client has seen, as after a restore?"
 )
 #: Why a server may close a connection without an answer.
 UNANSWERED = f"{_CLOSED}a TLS port, or {_UNREADY}"

@@ -78,8 +78,7 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
     answer = bytearray()
     try:
         async with asyncio.timeout(_COMMAND_TIMEOUT):
-            name = server.host.rstrip(".") if tls else None
-            reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls, server_hostname=name)
+            reader, writer = await _open_any(await resolve(server), server, tls)
     except _CLOSED:
         return ""
     except OSError:  # TimeoutError is one
@@ -93,6 +92,18 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
     finally:
         writer.transport.abort()
     return answer[:_LONGEST_ANSWER].decode("utf-8", "replace")
+
+
+async def _open_any(
+    addresses: Sequence[str], server: Server, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection to the first address that accepts one. Raises: OSError: that of the last address."""
+    name = server.host.rstrip(".") if tls else None
+    *earlier, last = addresses
+    for address in earlier:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection(address, server.port, ssl=tls, server_hostname=name)
+    return await asyncio.open_connection(last, server.port, ssl=tls, server_hostname=name)
 
 
 async def authenticate(connection: Connection, credentials: Sequence[Auth]) -> None:

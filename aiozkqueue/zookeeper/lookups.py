@@ -7,12 +7,14 @@ shorter. A lookup cannot be interrupted either: it occupies a thread to its end.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.zookeeper import handshake
 
 if TYPE_CHECKING:
     from aiozkqueue.zookeeper.hosts import Server
+
+NO_ANSWER: Final = "the lookup of its name has no answer yet"
 
 
 class Lookups:
@@ -22,6 +24,11 @@ class Lookups:
         self._running: dict[Server, asyncio.Task[list[str]]] = {}
         self.used: str = ""
         """The address of the last connection."""
+
+    @property
+    def running(self) -> list[Server]:
+        """The servers whose addresses are not known yet."""
+        return [server for server, lookup in self._running.items() if not lookup.done()]
 
     async def addresses(self, server: Server) -> list[str]:
         """Return the addresses behind a host name.

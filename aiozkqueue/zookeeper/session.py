@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
@@ -29,7 +30,7 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import State
-from aiozkqueue.zookeeper.lookups import Lookups
+from aiozkqueue.zookeeper.lookups import NO_ANSWER, Lookups
 from aiozkqueue.zookeeper.outage import OutageLog
 from aiozkqueue.zookeeper.request_limit import RequestLimit, smaller_limit
 from aiozkqueue.zookeeper.states import StateMachine
@@ -55,6 +56,7 @@ _ROUND = 2 / 3  # of the session timeout
 _SHORTEST_ATTEMPT = 0.5
 _MOST_DOUBLINGS = 16  # of the time of an attempt
 _LONGEST_TIMEOUT = 2_147_483.0  # the protocol carries milliseconds in 31 bits
+_LOOKUP = 2.0  # to ask a server for its limit, seconds
 _GOODBYE = 0.9  # for the server's answer when closing, seconds
 
 
@@ -238,10 +240,11 @@ class Session:
         except BaseException:
             self.kill()
             raise
-        attempts = "; ".join(f"{server}: {why}" for server, why in self._outages.attempts.items()) or "no answer"
+        attempts = dict.fromkeys(self._lookups.running, NO_ANSWER) | self._outages.attempts
         await self.close()
         raise ConnectionLossError(
-            f"no ZooKeeper server at {self.ensemble} could be used within {within:g} s ({attempts})"
+            f"no ZooKeeper server at {self.ensemble} could be used within {within:g} s "
+            f"({'; '.join(f'{server}: {why}' for server, why in attempts.items()) or 'no answer'})"
         )
 
     async def close(self) -> None:
@@ -351,7 +354,7 @@ class Session:
                 with anyio.fail_after(self._attempt_timeout(len(servers))):
                     found = await self._lookups.addresses(server)
             except OSError as error:
-                self._failed(server, error)
+                self._failed(server, TimeoutError(NO_ANSWER) if isinstance(error, TimeoutError) else error)
                 unreached = True
                 continue
             addresses = self._random.sample(found, len(found))
@@ -361,9 +364,11 @@ class Session:
                     await self.limit.learn(address, server, self._tls)
                 try:
                     with anyio.fail_after(self._attempt_timeout(len(servers) * len(addresses))):
-                        return await self._establish(server, address)
+                        with suppress(_VerdictError):
+                            return await self._establish(server, address)
+                        return await self._establish(server, address)  # a new session; another lookup may take long
                 except _VerdictError:
-                    return None  # start over, without a session to resume
+                    return None
                 except AuthFailedError as error:
                     self._failed(server, error)
                     refusal = error
@@ -393,7 +398,16 @@ class Session:
 
     async def smaller_limit_of(self, server: Server) -> int | None:
         """Return the request limit of a server, bytes, if it is certain that it is smaller than this client expects."""
-        return await smaller_limit(server.host, server, self.limit.wanted, self._tls)
+        try:
+            with anyio.fail_after(_LOOKUP):
+                addresses = await handshake.resolve(server)
+        except OSError:
+            return None
+        for address in addresses:
+            limit = await smaller_limit(address, server, self.limit.wanted, self._tls)
+            if limit is not None:
+                return limit
+        return None
 
     def _failed(self, server: Server, error: Exception) -> None:
         why = described(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from aiozkqueue.testing import EmbeddedZooKeeper
 from aiozkqueue.testing.ports import free_ports
-from aiozkqueue.zookeeper import Create, State, connect
+from aiozkqueue.zookeeper import ConnectionLossError, Create, State, connect
 from aiozkqueue.zookeeper.hosts import Ensemble, Server
 from aiozkqueue.zookeeper.session import Session
 from tests.busy_threads import busy_threads
 from tests.integration.zookeeper.scripted_server import InOrder, Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
-    import pytest
-
     from aiozkqueue.testing import ZooKeeperProxy
 
 
@@ -52,6 +53,67 @@ async def test_a_name_that_takes_longer_to_resolve_than_an_attempt_lasts_is_foun
         zk = await connect(f"zk.example:{port}", session_timeout=0.3, connect_timeout=30)  # an attempt lasts 0.5 s
         assert names.asked == 1  # each lookup occupies a thread
         await zk.close()
+
+
+async def test_a_session_that_is_over_costs_no_second_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(peer: Peer) -> None:
+        asked = await peer.asked()
+        if asked.session_id:
+            peer.send(connected(0, timeout=0))  # the session is over
+        else:
+            peer.send(connected(peer.number, timeout=20_000))
+            await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        names = Names(monkeypatch, "127.0.0.1")
+        zk = await connect(f"zk.example:{server.hosts.rpartition(':')[2]}", session_timeout=20)
+        names.asked = 0
+        connection = zk._session.connection
+        assert connection is not None
+        connection.abort("lost")
+        async with asyncio.timeout(30):
+            assert await zk.wait_connected(after=1) == 2
+        assert names.asked == 1  # each takes long if a name server is down
+        await zk.close()
+
+
+async def test_a_name_without_an_answer_is_named_as_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    Names(monkeypatch, delay=60)
+    with pytest.raises(ConnectionLossError, match=r"\(zk.example:2181: the lookup of its name has no answer yet\)"):
+        await connect("zk.example", session_timeout=300, connect_timeout=0.2)  # an attempt lasts longer
+    with pytest.raises(ConnectionLossError, match=r"\(zk.example:2181: the lookup of its name has no answer yet\)"):
+        await connect("zk.example", session_timeout=0.3, connect_timeout=2)
+    assert "zk.example:2181: the lookup of its name has no answer yet" in caplog.text
+
+
+@pytest.mark.parametrize("question", ["ask_servers", "smaller_limits"])
+def test_a_program_that_has_asked_a_server_whose_name_has_no_answer_ends(
+    zookeeper: str, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """A call in the threads of the loop would have to end first."""
+    answered, ended = threading.Event(), threading.Event()
+
+    async def program() -> None:
+        zk = await connect(zookeeper, session_timeout=20)
+        zk._session.ensemble = Ensemble((Server("zk.example", 2181),))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answered.wait())
+        await (zk.ask_servers("srvr") if question == "ask_servers" else zk.smaller_limits())
+        await zk.close()
+
+    def run() -> None:
+        asyncio.run(program())
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ended.wait(30)
+    finally:
+        answered.set()
+        thread.join()
 
 
 async def test_a_closed_client_leaves_no_lookup_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from aiozkqueue.zookeeper import (
     Stat,
     ThrottledError,
     ZooKeeperError,
+    records,
     wire,
 )
 
@@ -81,7 +82,7 @@ def _refused(codes: Sequence[int]) -> bytes:
 @given(_operations, _chroots)
 def test_aiozk_reads_a_multi_with_the_same_operations(operations: list[Operation], chroot: str) -> None:
     body = wire.multi(operations, chroot=chroot, acl=_ACL_BYTES).body
-    records = {
+    by_type = {
         1: protocol.CreateRequest,
         19: protocol.CreateRequest,
         2: protocol.DeleteRequest,
@@ -94,7 +95,7 @@ def test_aiozk_reads_a_multi_with_the_same_operations(operations: list[Operation
     record: Any
     for operation in operations:
         header, offset = MultiHeader.parse(body, offset)
-        record, offset = records[header.type].parse(body, offset)
+        record, offset = by_type[header.type].parse(body, offset)
         assert (header.done, header.error) == (False, -1)
         assert record.path == (chroot if operation.path == "/" and chroot else chroot + operation.path)
         if isinstance(operation, Create):
@@ -286,3 +287,9 @@ def test_error_codes_and_exceptions_correspond() -> None:
 def test_an_error_names_its_code_as_the_servers_do() -> None:
     assert str(wire.error_of(-5, "/p")) == "ZooKeeper error -5 (MARSHALLINGERROR) at /p"
     assert str(wire.error_of(-999)) == "ZooKeeper error -999 (a code that is unknown to this program)"
+
+
+def test_a_client_asks_for_a_server_that_is_not_in_read_only_mode() -> None:
+    """Its first packet ends with the field ``readOnly``. A server in that mode closes the connection."""
+    packet = records.connect(session_id=1, password=bytes(16), timeout=10.0, last_zxid=2)
+    assert protocol.ConnectRequest.parse(packet, 0)[0].read_only is False
