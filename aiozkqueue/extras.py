@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ def missing(module: str, extra: str) -> MissingExtraError:
 
 def _unfit(module: str, extra: str, cause: ImportError) -> MissingExtraError:
     """Return the error for a module whose installed version lacks an imported name."""
+    from importlib import metadata  # noqa: PLC0415 - slow to import, and only for errors
+
     package = metadata.packages_distributions().get(module, [module])[0]
     try:
         installed = f"{package} {metadata.version(package)}"
@@ -34,6 +35,8 @@ def _unfit(module: str, extra: str, cause: ImportError) -> MissingExtraError:
 
 def _requirement(package: str, extra: str) -> str | None:
     """Return the requirement of an extra on a package; None if it is unknown."""
+    from importlib import metadata  # noqa: PLC0415 - as above
+
     try:
         requirements = metadata.requires("aiozkqueue") or []
     except metadata.PackageNotFoundError:  # the package runs from its sources

@@ -14,3 +14,8 @@ def test_extras_are_not_imported_by_a_program_that_does_not_use_them() -> None:
     loaded = {module.partition(".")[0] for module in done.stdout.split()}
     assert "aiozkqueue" in loaded
     assert EXTRAS & loaded == set()
+
+
+def test_pydantic_is_imported_only_by_a_program_that_names_a_type() -> None:
+    program = "import sys, aiozkqueue.cli.app, aiozkqueue.cli.worker; sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=150)
