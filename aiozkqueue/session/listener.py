@@ -57,10 +57,10 @@ class Listener(Generic[T_co]):
     """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
 
     A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
-    raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. Tasks
-    are reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener
-    continues after lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
-    `aiozkqueue.run`.
+    raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. A
+    handler begins with the context variables of the listener: a value that another handler has set is not visible. The
+    listener continues after lost connections and sessions. Run it with `run()`, with ``async with listener:``, or
+    several with `aiozkqueue.run`.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import pytest
@@ -336,6 +337,30 @@ async def test_a_handler_that_awaits_a_cancelled_task_fails_and_the_listener_con
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info is not None]
     assert [type(error) for error in errors] == [RuntimeError] * 4
     assert all(str(error).startswith("the handler was not cancelled") for error in errors)
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_handler_does_not_get_the_context_variables_of_the_handler_before(
+    *, batch: bool, session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    seen: list[str] = []
+
+    async def handle(_: object) -> None:
+        seen.append(tenant.get())
+        tenant.set("of another message")
+
+    await jobs.put_many([b"1", b"2", b"3"])
+    token = tenant.set("of the program")
+    try:
+        made = session.listener(jobs, handle, batch=1) if batch else session.listener(jobs, handle, concurrency=1)
+        async with made:
+            await emptied(jobs)
+    finally:
+        tenant.reset(token)
+    assert seen == ["of the program"] * 3
 
 
 # Lost claims
