@@ -3,6 +3,7 @@
 ``clock``              the injected clock, ZooKeeper's time, and timers that many deadlines share
 ``deadline`` ``reply_limit``   one limit for several waits, and for a reply that must come in time
 ``tasks`` ``task_pool``   the tasks that a session owns, and tasks that are reused
+``exception_groups``   the exceptions inside of groups
 ``strings``            very many names, without long pauses of the event loop
 ``acl_errors``         refusals of an ACL as errors that name the queue
 """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.abc
+
+from .exception_groups import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -64,9 +66,7 @@ class TaskOwner:
                 await self._stop.wait()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as failures:
-            failure = failures
-            while isinstance(failure, BaseExceptionGroup):
-                failure = cast("BaseExceptionGroup[BaseException]", failure).exceptions[0]
+            failure = first_of(failures)
         finally:
             self._group = None
             if failure is None and not self._stop.is_set():

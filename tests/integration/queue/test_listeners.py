@@ -19,6 +19,8 @@ from tests.integration.queue.conftest import Locks, eventually, no_locks, take_o
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.listeners import Batch
+
 
 class Handler:
     """Counts its calls; with ``waits``, each call waits until it is released."""
@@ -116,6 +118,77 @@ async def test_retry_and_reject_end_a_delivery(session: zq.QueueSession, jobs: z
         await eventually(settled)
     assert sorted(attempts) == [1, 1, 2, 3]
     assert [dead.reason for dead in await jobs.dead_letters.peek()] == ["no such order"]
+
+
+async def raise_in_group(error: Exception) -> None:
+    """Raise an error in a task of a group."""
+
+    async def fail() -> None:
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+
+
+@pytest.mark.parametrize("way", ["single", "batch", "failed", "loop"])
+async def test_retry_and_reject_of_a_task_group_end_a_delivery(
+    way: str, session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    def error_of(value: bytes) -> Exception:
+        return zq.Reject("no such order") if value == b"reject" else zq.Retry(delay=60)
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        await raise_in_group(error_of(delivery.value))
+
+    async def store(batch: Batch[bytes]) -> None:
+        if way == "failed":
+            batch.fail(batch[0], ExceptionGroup("of a caller", [error_of(batch[0].value)]))
+        else:
+            await raise_in_group(error_of(batch[0].value))
+
+    async def settled() -> bool:
+        stats = await jobs.stats()
+        return (stats.delayed, stats.dead_letters) == (1, 1)
+
+    await jobs.put_many([b"reject", b"retry"])
+    if way == "loop":
+        async with jobs.consume(until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                with suppress(ExceptionGroup):
+                    async with delivery:
+                        await handle(delivery)
+    else:
+        made = session.listener(jobs, handle) if way == "single" else session.listener(jobs, store, batch=1)
+        async with made:
+            await eventually(settled)
+    await eventually(settled)
+    assert [dead.reason for dead in await jobs.dead_letters.peek()] == ["no such order"]
+    if way == "single":
+        assert "handler failed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        ([ValueError("no price")], "last error: ValueError: no price"),
+        (
+            [ExceptionGroup("in", [ValueError("no price"), KeyError("id")]), zq.Reject("unknown")],
+            "last error: ExceptionGroup: all (2 sub-exceptions): ValueError: no price; KeyError: 'id'; Reject: unknown",
+        ),
+    ],
+)
+async def test_a_dead_letter_names_the_errors_of_a_group(
+    errors: list[Exception], reason: str, session: zq.QueueSession
+) -> None:
+    async def handle(_: object) -> None:
+        raise ExceptionGroup("all", errors)
+
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(1))
+    await jobs.put(b"1")
+    async with session.listener(jobs, handle):
+        await emptied(jobs)
+    (dead,) = await jobs.dead_letters.peek()
+    assert dead.reason == f"delivered 1 of 1 times without success; {reason}"
 
 
 async def test_concurrency_bounds_handlers_and_claims(
