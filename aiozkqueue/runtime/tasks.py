@@ -51,6 +51,14 @@ class TaskOwner:
             raise RuntimeError(msg)
         self._group.start_soon(function, *args, name=f"{self._name}: {name}")
 
+    def runs_current_task(self) -> bool:
+        """Return whether the running task is in the group, or in a group of one of its tasks: it must not close it."""
+        parents = {task.id: task.parent_id for task in anyio.get_running_tasks()}
+        task: int | None = anyio.get_current_task().id
+        while task is not None and task != id(self._task):
+            task = parents.get(task)
+        return task is not None
+
     async def close(self) -> None:
         """Cancel the remaining tasks and wait for them, even if the caller is cancelled repeatedly."""
         self._stop.set()

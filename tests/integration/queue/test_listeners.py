@@ -376,6 +376,40 @@ async def test_closing_a_session_ends_its_listeners_with_an_error(
             await asyncio.wait_for(ended, 30)
 
 
+async def test_a_handler_cannot_close_its_own_session(
+    zookeeper: str, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
+    session = await connecting.__aenter__()
+    jobs = session.queue("jobs")
+    closed = asyncio.Event()
+
+    async def close(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.attempt == 1:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(0))
+            await connecting.__aexit__(None, None, None)
+
+    async def close_later(_: zq.Delivery[bytes]) -> None:
+        async def leave() -> None:
+            await connecting.__aexit__(None, None, None)
+            closed.set()
+
+        leaving.append(asyncio.create_task(leave()))
+
+    leaving: list[asyncio.Task[None]] = []
+    await jobs.put(b"1")
+    async with session.listener(jobs, close):
+        await emptied(jobs)
+    assert "a handler cannot close its own session" in caplog.text
+    await jobs.put(b"2")
+    with pytest.raises(zq.SessionClosedError):
+        async with session.listener(jobs, close_later):
+            await closed.wait()
+            await asyncio.sleep(30)
+    await asyncio.gather(*leaving)
+
+
 async def test_a_handler_that_raises_an_exit_ends_the_listener_with_it(
     session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
