@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from aiozkqueue.codec import Codec, chosen_codec
-from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.errors import InvalidOptionError, MissingExtraError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.destination import bind, check_undecodable
 from aiozkqueue.session.connect import connect
@@ -237,11 +237,16 @@ class App:
 
         Raises:
             InvalidNameError: the name is not a valid queue name.
+            InvalidScheduleError: the cron expression or the time zone is invalid.
             InvalidOptionError: a queue or a job of this application has the name, an option is out of range, or the
                 handler cannot be awaited, or cannot be called with one argument.
         """
+        from aiozkqueue.schedule.jobs import check_times  # noqa: PLC0415 - an extra
+
         options: ListenerOptions = {"timeout": timeout, "policy": policy}
         check_listener_options(options)
+        with suppress(MissingExtraError):  # another process may run the jobs
+            check_times(cron, zone, missed, tolerance)
 
         def register(
             handler: Callable[[Delivery[bytes]], Coroutine[Any, Any, None]],
@@ -307,7 +312,6 @@ class App:
 
         Raises:
             InvalidOptionError: there is no handler; or as `bind`.
-            InvalidScheduleError: a cron expression or a time zone is invalid.
             MissingExtraError: there are jobs, and the extra ``schedule`` is not installed.
             ConfigConflictError, AccessDeniedError, PayloadError, OutcomeUnknownError, SessionClosedError,
             WrongLoopError.

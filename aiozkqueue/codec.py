@@ -276,7 +276,7 @@ def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:
         raise
     except Exception as error:  # pydantic raises many kinds of errors here
         # The rest of its text is about pydantic's own settings and hooks; the cause has it.
-        reason = str(error).partition("\n")[0].partition(". Set `arbitrary_types_allowed")[0]
+        reason = str(error).partition("\n")[0].partition(". Set `arbitrary_types_allowed")[0].removesuffix(".")
         msg = (
             f"queue {name!r}: {type_!r} is not a type that pydantic supports: {reason}; use a pydantic model, a "
             "dataclass or a TypedDict, or leave out the type and put bytes"

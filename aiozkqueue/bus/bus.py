@@ -29,6 +29,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
 from aiozkqueue.queue.options import headers_given
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
+from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.session.cancellations import foreign_cancellations
 from aiozkqueue.session.internals import add_headers, core_of, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
@@ -295,7 +296,7 @@ class Bus(Generic[E]):
                         "attempt": delivery.attempt,
                     },
                 )
-                failures.append(error)
+                failures.append(only_of(error))
             else:
                 # From here on this covers every end except the death of the process.
                 done.add(subscriber.name)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from contextvars import Context
 
 T = TypeVar("T")
 
@@ -18,7 +20,8 @@ RESTS: Final = 1.0
 class TaskPool(Generic[T]):
     """Runs the same function for each submitted job, immediately and in a separate task; finished tasks become idle.
 
-    A task whose job raises ends with that error. An idle task ends after a short time without a job.
+    A task whose job raises ends with that error. A task ends after a job that has changed a context variable: no job
+    gets a value of another. An idle task ends after a short time without a job.
     """
 
     def __init__(self, work: Callable[[T], Coroutine[object, object, None]]) -> None:
@@ -42,8 +45,8 @@ class TaskPool(Generic[T]):
         return False
 
     async def work(self) -> None:
-        """Run jobs one after another until cancelled or idle for too long."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        """Run jobs one after another until cancelled, idle for too long, or in a context that a job has changed."""
+        loop, task, context = asyncio.get_running_loop(), asyncio.current_task(), copy_context()
         while True:
             while not self.jobs:
                 if self._closed:
@@ -57,6 +60,8 @@ class TaskPool(Generic[T]):
             await self._work(self.jobs.popleft())
             while task is not None and task.cancelling():
                 task.uncancel()  # a job (a TaskGroup in it) may leave a request that must not cancel the next
+            if not _is_unchanged(context):
+                return  # each job that has not started has a separate task
 
     def close(self) -> list[T]:
         """End idle tasks now and busy ones after their job. Return the jobs that have not been started."""
@@ -80,3 +85,11 @@ class TaskPool(Generic[T]):
         for member in members:
             if not member.done():
                 member.set_result(False)
+
+
+def _is_unchanged(context: Context) -> bool:
+    """Return whether the variables of the current context have the same values as in this one."""
+    try:
+        return copy_context() == context
+    except Exception:  # noqa: BLE001 - it compares values of the program
+        return False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.abc
+
+from .exception_groups import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -49,6 +51,14 @@ class TaskOwner:
             raise RuntimeError(msg)
         self._group.start_soon(function, *args, name=f"{self._name}: {name}")
 
+    def runs_current_task(self) -> bool:
+        """Return whether the running task is in the group, or in a group of one of its tasks: it must not close it."""
+        parents = {task.id: task.parent_id for task in anyio.get_running_tasks()}
+        task: int | None = anyio.get_current_task().id
+        while task is not None and task != id(self._task):
+            task = parents.get(task)
+        return task is not None
+
     async def close(self) -> None:
         """Cancel the remaining tasks and wait for them, even if the caller is cancelled repeatedly."""
         self._stop.set()
@@ -64,9 +74,7 @@ class TaskOwner:
                 await self._stop.wait()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as failures:
-            failure = failures
-            while isinstance(failure, BaseExceptionGroup):
-                failure = cast("BaseExceptionGroup[BaseException]", failure).exceptions[0]
+            failure = first_of(failures)
         finally:
             self._group = None
             if failure is None and not self._stop.is_set():

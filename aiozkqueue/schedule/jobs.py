@@ -45,7 +45,7 @@ from aiozkqueue.zookeeper import (
     reads,
 )
 
-from .cron import load
+from .cron import Cron, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -476,6 +476,16 @@ def _storable(value: object) -> JsonValue:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return cast("JsonValue", dict(cast("Mapping[str, JsonValue]", value)) if hasattr(value, "keys") else value)
+
+
+def check_times(cron: str, zone: str, missed: str, tolerance: Seconds) -> None:
+    """Refuse a job that `Jobs.declare` would refuse for its times.
+
+    Raises: InvalidScheduleError, InvalidOptionError; MissingExtraError: the extra ``schedule`` is not installed.
+    """
+    _missed(missed)
+    _tolerance(tolerance)
+    Cron(cron, zone)
 
 
 def _missed(missed: str) -> Missed:

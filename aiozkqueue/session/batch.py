@@ -13,6 +13,7 @@ from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.runtime.exception_groups import only_of
 
 from .delivery import delivery_of
 from .internals import settle_failed, work_of
@@ -132,8 +133,9 @@ class BatchWork:
 
     async def fail(self, error: BaseException) -> None:
         """Settle all messages by the error that ended the handler."""
-        if isinstance(error, Retry | Reject):
-            await self._settle([(claim, error) for claim in self.claims])
+        asked = only_of(error)
+        if isinstance(asked, Retry | Reject):
+            await self._settle([(claim, asked) for claim in self.claims])
         else:
             await undo(self.work, error)
 
@@ -176,7 +178,7 @@ async def _settle_failed(delivery: Delivery[Any], claim: Claim, error: Exception
     """Settle a message by its own error."""
     work = work_of(delivery)
     try:
-        if isinstance(error, Retry | Reject):
+        if isinstance(only_of(error), Retry | Reject):
             await settle_failed(delivery, error)
             return
         with traced_once(work, [claim], error) as shown:

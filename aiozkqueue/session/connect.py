@@ -113,9 +113,12 @@ class _Connecting(Block):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            await runtime.close()
+        if self._runtime is not None:
+            try:
+                await self._runtime.close()
+            finally:
+                if self._runtime.closed:  # otherwise it has refused a call by a handler
+                    self._runtime = None
 
 
 def connect(
@@ -162,6 +165,7 @@ def connect(
         AccessDeniedError: on entering, if the credentials are rejected.
         InvalidOptionError: at once, if an option is out of range or the hosts do not parse.
         WrongLoopError: on entering, if no asyncio event loop runs here (trio's, or none).
+        RuntimeError: on leaving, if a handler of the session leaves the block; the session stays open.
         MissingExtraError: on entering, if ``tracing=True`` is given without the extra ``observability``.
     """
     parse_hosts(hosts)

@@ -194,12 +194,15 @@ class Consumer(Generic[T]):
             return
         self._prefetcher.finished()
         work = work_of(delivery)
-        if (
-            was_entered(delivery)
-            or work.outcome is not Outcome.OPEN
-            or (self._settle == "explicit" and self._leave_open(work))
-        ):
+        if was_entered(delivery) or work.outcome is not Outcome.OPEN:
             return
+        if self._settle == "explicit":
+            self._runtime.left_open.add(work)
+        else:
+            await self._commit_implicitly(work)
+
+    async def _commit_implicitly(self, work: UnitOfWork) -> None:
+        """Commit a delivery that the loop body has not settled: in the background if it is a loop with prefetch."""
         atomic_write = None
         try:
             while len(self._commits.in_progress) >= PENDING_FACTOR * self._prefetch:
@@ -217,15 +220,10 @@ class Consumer(Generic[T]):
             try:
                 await commit_or_undo(work)
             except REDELIVERY_ERRORS as error:
-                self._warn_of_redelivery(work, error)
+                self._commits.failures.append((work, error))
         elif atomic_write is not None:
             self._commits.in_progress[atomic_write] = work
             atomic_write.watch(self._commits.land)
-
-    def _leave_open(self, work: UnitOfWork) -> bool:
-        """Leave a delivery to the program, which has not settled it yet; return True."""
-        self._runtime.left_open.add(work)
-        return True
 
     def _warn_of_redelivery(self, work: UnitOfWork, error: BaseException) -> None:
         """Count and report a delivery that the loop could not commit."""

@@ -470,9 +470,14 @@ class SessionCore:
         """Settle pending work within `grace`, then end the ZooKeeper session and its locks.
 
         A forked child does nothing: the ZooKeeper session is its parent's.
+
+        Raises: RuntimeError: a task of the session calls it, which would wait for itself.
         """
         if self._closed or self.inherited:
             return
+        if self.tasks.runs_current_task():
+            msg = "a handler cannot close its own session; stop the listener, and close the session after its block"
+            raise RuntimeError(msg)
         self._closed, self._usable = True, False
         self.left_open.report()
         for dispatcher in self._dispatchers.values():

@@ -23,6 +23,7 @@ from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.claim import UNDECODED
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.reply import Reply
+from aiozkqueue.runtime.exception_groups import only_of
 
 from .cancellations import foreign_cancellations
 from .undo import commit_or_undo, describe, undo
@@ -219,6 +220,7 @@ class Delivery(Message[T_co]):
 
     async def _settle_failed(self, error: BaseException) -> None:
         """Settle by the error that ended the handler: `Retry`, `Reject`, or any other."""
+        error = only_of(error)
         if not isinstance(error, Retry) or error.schedule is None:
             await self._settling.settle_failed(error)
         elif self._settling.once or self.attempt > len(error.schedule):

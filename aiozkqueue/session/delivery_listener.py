@@ -11,6 +11,7 @@ from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, Ses
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.runtime.exception_groups import only_of
 
 from .cancellations import as_failure, task_is_cancelled
 from .delivery import delivery_of
@@ -156,7 +157,7 @@ class DeliveryListener(Listener[T_co]):
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
         """Settle a delivery whose handler failed."""
         self._counts.failed += 1
-        if isinstance(error, Retry | Reject):
+        if isinstance(only_of(error), Retry | Reject):
             if delivery.outcome is Outcome.OPEN:
                 await settle_failed(delivery, error)
             return

@@ -7,7 +7,7 @@ import logging
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import anyio
 
@@ -15,6 +15,7 @@ from aiozkqueue.errors import QueueError
 from aiozkqueue.layout.rates import RatePaths
 from aiozkqueue.rates.pace import Pace
 from aiozkqueue.rates.timeline import Timeline
+from aiozkqueue.runtime.exception_groups import first_of
 from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.task_pool import TaskPool
 from aiozkqueue.runtime.tasks import wait_settled
@@ -57,10 +58,10 @@ class Listener(Generic[T_co]):
     """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
 
     A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
-    raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. Tasks
-    are reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener
-    continues after lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
-    `aiozkqueue.run`.
+    raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. A
+    handler begins with the context variables of the listener: a value that another handler has set is not visible. The
+    listener continues after lost connections and sessions. Run it with `run()`, with ``async with listener:``, or
+    several with `aiozkqueue.run`.
     """
 
     def __init__(
@@ -150,10 +151,7 @@ class Listener(Generic[T_co]):
                 await self._drain()
                 handlers.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # such as a handler's KeyboardInterrupt: raised without the group
-            raised: BaseException = group
-            while isinstance(raised, BaseExceptionGroup):
-                raised = cast("BaseExceptionGroup[BaseException]", raised).exceptions[0]
-            raise raised from None
+            raise first_of(group) from None
         finally:
             forget()
             if self._alarms is not None:

@@ -14,6 +14,7 @@ from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
     NotFoundError,
+    PayloadError,
     QueueFullError,
     SessionClosedError,
 )
@@ -182,9 +183,14 @@ class Queue(Destination[T]):
         future = runtime.calls.expect(address.call)
         try:
             message_id = await self._put_call(runtime, value, Deadline(wait, runtime.clock), options, address)
-            return codec.decode(await runtime.calls.reply(future, due, message_id), self.name)
+            data = await runtime.calls.reply(future, due, message_id)
         finally:
             runtime.calls.forget(address.call)
+        try:
+            return codec.decode(data, self.name)
+        except PayloadError as error:
+            msg = f"the reply to message {message_id} is not of the type of the call: {error}"
+            raise PayloadError(msg) from None
 
     async def put_many(
         self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.runtime.exception_groups import leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,9 +79,16 @@ def traced_once(work: UnitOfWork, claims: Sequence[Claim], error: BaseException)
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error for the record of attempts. The error's own ``__str__`` may fail."""
+    """Describe an error, and the exceptions of a group, for the record of attempts."""
+    leaves = list(leaves_of(error))
+    if len(leaves) == 1:
+        return _text_of(leaves[0])[:1000]
+    return f"{_text_of(error)}: {'; '.join(map(_text_of, leaves))}"[:1000]
+
+
+def _text_of(error: BaseException) -> str:
     name = type(error).__name__
     try:
-        return f"{name}: {error}".removesuffix(": ")[:1000]
-    except Exception as failure:  # noqa: BLE001 - whatever it raises, the message must be settled
+        return f"{name}: {error}".removesuffix(": ")
+    except Exception as failure:  # noqa: BLE001 - its ``__str__`` may raise any error; the message must be settled
         return f"{name}, whose text cannot be shown: {type(failure).__name__}"

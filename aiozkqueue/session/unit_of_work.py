@@ -611,8 +611,7 @@ class UnitOfWork:
         The arguments are as for `rollback`. The message ``obstructed`` could not be removed: its delay grows with each
         attempt, whatever its policy says.
         """
-        self._puts.clear()
-        self._alterations = None
+        self.drop_puts()
         self._free_capacity()
         runtime = self.runtime
         if runtime.closed or not self._claims or self.lost:

@@ -20,6 +20,7 @@ from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check_and_encode
+from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.session.core import MESSAGE_MARGIN
 from aiozkqueue.session.delivery import SETTLED_HINT, Delivery, retry_delay
 from aiozkqueue.session.internals import was_entered
@@ -254,6 +255,7 @@ async def handle(handler: Callable[[Delivery[T]], Awaitable[None]], delivery: Re
     try:
         async with delivery:
             await handler(delivery)
-    except (Retry, Reject):
-        pass
+    except Exception as error:
+        if not isinstance(only_of(error), Retry | Reject):
+            raise
     return delivery.outcome

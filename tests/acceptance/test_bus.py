@@ -159,6 +159,21 @@ async def test_an_event_that_a_subscriber_rejects_becomes_a_dead_letter_when_no_
     assert (len(calls), good.calls, failing.calls) == (5, 2, 2), "a redriven event keeps the finished subscribers"
 
 
+async def test_a_subscriber_may_reject_an_event_in_a_task_group(session: zq.QueueSession) -> None:
+    bus, calls = Bus(session, "orders", Event), list[int]()
+
+    async def reject(event: Event) -> None:
+        calls.append(event.order)
+        raise ExceptionGroup("of tasks", [zq.Reject("no such customer")])
+
+    bus.subscribe(Event, reject)
+    await bus.post(Placed(order=1))
+    async with bus.listener():
+        await emptied(bus)
+    assert [letter.reason for letter in await bus.queue().dead_letters.peek()] == ["no such customer"]
+    assert calls == [1]
+
+
 async def test_a_listener_stopped_during_an_event_records_the_finished_subscribers(session: zq.QueueSession) -> None:
     bus, first, second, hangs = Bus(session, "shop", Event), Log(), Log(), asyncio.Event()
 

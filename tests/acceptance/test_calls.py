@@ -223,7 +223,7 @@ async def test_a_reply_of_another_type_and_bad_options_are_refused(session: zq.Q
 
     async with session.listener(jobs, handler):
         assert await jobs.call(b"1", str, timeout=30) == "text"
-        with pytest.raises(zq.PayloadError):
+        with pytest.raises(zq.PayloadError, match=r"^the reply to message \w+ is not of the type of the call: "):
             await jobs.call(b"1", Quote, timeout=30)
     for options, remedy in (({"timeout": -1}, "timeout"), ({"timeout": 1, "headers": 5}, "headers")):
         with pytest.raises(zq.InvalidOptionError, match=remedy):

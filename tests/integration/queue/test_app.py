@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -148,15 +149,26 @@ async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queu
         assert [job.cron for job in await Jobs(queue_session).list()] == ["0 3 * * *"]
 
 
-async def test_a_job_with_an_invalid_time_is_refused_at_the_start(queue_session: zq.QueueSession) -> None:
+def test_a_job_with_invalid_times_is_refused_when_it_is_declared() -> None:
+    app = zq.App("127.0.0.1:1")
+    with pytest.raises(InvalidScheduleError, match="25"):
+        app.cron("0 25 * * *")
+    with pytest.raises(InvalidScheduleError, match="'Mars/Base' is not a known time zone"):
+        app.cron("@daily", zone="Mars/Base")
+    with pytest.raises(zq.InvalidOptionError, match="missed='some'"):
+        app.cron("@daily", missed="some")  # type: ignore[arg-type]
+    with pytest.raises(zq.InvalidOptionError, match="tolerance=0"):
+        app.cron("@daily", tolerance=0)
+
+
+def test_a_program_without_the_extra_can_declare_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
     app = zq.App("127.0.0.1:1")
 
-    @app.cron("0 25 * * *")
-    async def never(delivery: zq.Delivery[bytes]) -> None: ...
+    @app.cron("@daily")
+    async def nightly(_: zq.Delivery[bytes]) -> None: ...
 
-    with pytest.raises(InvalidScheduleError, match="25"):
-        async with app.serve(queue_session):
-            pass
+    assert repr(app).endswith(": 1 handler>")
 
 
 async def test_an_endpoint_puts_to_a_declared_queue_in_its_transaction(shop: Shop) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ from tests.integration.queue.conftest import Locks, eventually, no_locks, take_o
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.listeners import Batch
 
 
 class Handler:
@@ -115,6 +118,77 @@ async def test_retry_and_reject_end_a_delivery(session: zq.QueueSession, jobs: z
         await eventually(settled)
     assert sorted(attempts) == [1, 1, 2, 3]
     assert [dead.reason for dead in await jobs.dead_letters.peek()] == ["no such order"]
+
+
+async def raise_in_group(error: Exception) -> None:
+    """Raise an error in a task of a group."""
+
+    async def fail() -> None:
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+
+
+@pytest.mark.parametrize("way", ["single", "batch", "failed", "loop"])
+async def test_retry_and_reject_of_a_task_group_end_a_delivery(
+    way: str, session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    def error_of(value: bytes) -> Exception:
+        return zq.Reject("no such order") if value == b"reject" else zq.Retry(delay=60)
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        await raise_in_group(error_of(delivery.value))
+
+    async def store(batch: Batch[bytes]) -> None:
+        if way == "failed":
+            batch.fail(batch[0], ExceptionGroup("of a caller", [error_of(batch[0].value)]))
+        else:
+            await raise_in_group(error_of(batch[0].value))
+
+    async def settled() -> bool:
+        stats = await jobs.stats()
+        return (stats.delayed, stats.dead_letters) == (1, 1)
+
+    await jobs.put_many([b"reject", b"retry"])
+    if way == "loop":
+        async with jobs.consume(until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                with suppress(ExceptionGroup):
+                    async with delivery:
+                        await handle(delivery)
+    else:
+        made = session.listener(jobs, handle) if way == "single" else session.listener(jobs, store, batch=1)
+        async with made:
+            await eventually(settled)
+    await eventually(settled)
+    assert [dead.reason for dead in await jobs.dead_letters.peek()] == ["no such order"]
+    if way == "single":
+        assert "handler failed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        ([ValueError("no price")], "last error: ValueError: no price"),
+        (
+            [ExceptionGroup("in", [ValueError("no price"), KeyError("id")]), zq.Reject("unknown")],
+            "last error: ExceptionGroup: all (2 sub-exceptions): ValueError: no price; KeyError: 'id'; Reject: unknown",
+        ),
+    ],
+)
+async def test_a_dead_letter_names_the_errors_of_a_group(
+    errors: list[Exception], reason: str, session: zq.QueueSession
+) -> None:
+    async def handle(_: object) -> None:
+        raise ExceptionGroup("all", errors)
+
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(1))
+    await jobs.put(b"1")
+    async with session.listener(jobs, handle):
+        await emptied(jobs)
+    (dead,) = await jobs.dead_letters.peek()
+    assert dead.reason == f"delivered 1 of 1 times without success; {reason}"
 
 
 async def test_concurrency_bounds_handlers_and_claims(
@@ -302,6 +376,40 @@ async def test_closing_a_session_ends_its_listeners_with_an_error(
             await asyncio.wait_for(ended, 30)
 
 
+async def test_a_handler_cannot_close_its_own_session(
+    zookeeper: str, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
+    session = await connecting.__aenter__()
+    jobs = session.queue("jobs")
+    closed = asyncio.Event()
+
+    async def close(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.attempt == 1:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(0))
+            await connecting.__aexit__(None, None, None)
+
+    async def close_later(_: zq.Delivery[bytes]) -> None:
+        async def leave() -> None:
+            await connecting.__aexit__(None, None, None)
+            closed.set()
+
+        leaving.append(asyncio.create_task(leave()))
+
+    leaving: list[asyncio.Task[None]] = []
+    await jobs.put(b"1")
+    async with session.listener(jobs, close):
+        await emptied(jobs)
+    assert "a handler cannot close its own session" in caplog.text
+    await jobs.put(b"2")
+    with pytest.raises(zq.SessionClosedError):
+        async with session.listener(jobs, close_later):
+            await closed.wait()
+            await asyncio.sleep(30)
+    await asyncio.gather(*leaving)
+
+
 async def test_a_handler_that_raises_an_exit_ends_the_listener_with_it(
     session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
@@ -336,6 +444,30 @@ async def test_a_handler_that_awaits_a_cancelled_task_fails_and_the_listener_con
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info is not None]
     assert [type(error) for error in errors] == [RuntimeError] * 4
     assert all(str(error).startswith("the handler was not cancelled") for error in errors)
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_handler_does_not_get_the_context_variables_of_the_handler_before(
+    *, batch: bool, session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    seen: list[str] = []
+
+    async def handle(_: object) -> None:
+        seen.append(tenant.get())
+        tenant.set("of another message")
+
+    await jobs.put_many([b"1", b"2", b"3"])
+    token = tenant.set("of the program")
+    try:
+        made = session.listener(jobs, handle, batch=1) if batch else session.listener(jobs, handle, concurrency=1)
+        async with made:
+            await emptied(jobs)
+    finally:
+        tenant.reset(token)
+    assert seen == ["of the program"] * 3
 
 
 # Lost claims

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 
 from aiozkqueue.runtime.task_pool import TaskPool
+
+
+class Uncomparable:
+    """A value whose comparison fails, as that of arrays does."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    __hash__ = object.__hash__
+
+
+tenant: ContextVar[object] = ContextVar("tenant", default=None)
 
 
 async def settle() -> None:
@@ -174,3 +187,46 @@ async def test_a_cancellation_that_a_job_swallowed_does_not_affect_the_next_job(
     assert pending == [0, 0]
     task_pool.close()
     await working
+
+
+@pytest.mark.parametrize("outer", [None, "listener", Uncomparable()])
+async def test_a_job_does_not_get_the_context_variables_of_another(outer: object) -> None:
+    seen: list[object] = []
+
+    async def work(job: str) -> None:
+        seen.append(tenant.get())
+        token = tenant.set(Uncomparable())
+        await asyncio.sleep(0)
+        if job == "resets":
+            tenant.reset(token)
+
+    tenant.set(outer)
+    task_pool = TaskPool(work)
+    tasks: list[asyncio.Task[None]] = []
+    for job in ("resets", "sets", "sets", "resets"):
+        if not task_pool.submit(job):
+            tasks.append(asyncio.create_task(task_pool.work()))
+        await settle()
+    assert seen == [outer] * 4
+    assert len(tasks) == 3  # the first one has run two jobs
+    task_pool.close()
+    await asyncio.gather(*tasks)
+
+
+async def test_jobs_that_wait_while_a_job_changes_a_variable_are_run() -> None:
+    done: list[int] = []
+
+    async def work(job: int) -> None:
+        tenant.set(job)
+        await asyncio.sleep(0)
+        done.append(job)
+
+    task_pool = TaskPool(work)
+    tasks: list[asyncio.Task[None]] = []
+    for job in range(20):
+        if not task_pool.submit(job):
+            tasks.append(asyncio.create_task(task_pool.work()))
+        if job % 3 == 0:
+            await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert sorted(done) == list(range(20))

@@ -205,6 +205,15 @@ async def test_a_queue_for_tests_has_no_session() -> None:
         await INVOICES.put(Invoice(order=1))
 
 
+async def test_a_rejection_in_a_group_of_exceptions_is_recorded() -> None:
+    async def handle(_: object) -> None:
+        raise ExceptionGroup("of tasks", [zq.Reject("no such order")])
+
+    delivery = testing.delivery(b"1")
+    assert await testing.handle(handle, delivery) is zq.Outcome.COMMITTED
+    assert delivery.reason == "no such order"
+
+
 async def test_a_scheduled_retry_counts_from_the_date_of_the_message() -> None:
     async def fail(_: zq.Delivery[bytes]) -> None:
         raise zq.Retry(schedule=[60, 120])
