@@ -20,7 +20,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 
 #: The layers from the bottom up. A layer may import itself and the layers in the lines before it.
 LAYERS = (
-    {"moments"},
+    {"lost_values", "moments"},
     {"errors"},
     {"arguments", "codec", "extras", "wording"},
     {"zookeeper", "layout"},
