@@ -51,7 +51,7 @@ class ExpiredKeys:
         handle, end = QueueHandle(self._runtime, state), holder.expires
         if end is None or await self._runtime.server_clock.learned(state.paths.due) < end:
             return False
-        tries, pause, patience = 0, FIRST_PAUSE, self._runtime.clock.monotonic() + self._runtime.grace
+        tries, pause, latest = 0, FIRST_PAUSE, self._runtime.clock.monotonic() + self._runtime.grace
         while True:
             try:
                 (lock,) = await read_all(handle, [state.paths.lock(holder.id)])
@@ -64,7 +64,7 @@ class ExpiredKeys:
                 return False
             if await state.key_holder(key) != holder:
                 return True
-            if tries == TRIES or self._runtime.clock.monotonic() > patience:
+            if tries == TRIES or self._runtime.clock.monotonic() > latest:
                 return False
             # A consumer that has claimed it too late is about to end it.
             await asyncio.sleep(pause)
