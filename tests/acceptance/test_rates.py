@@ -138,7 +138,8 @@ async def test_a_call_whose_slot_has_passed_on_a_moved_clock_begins_at_once(
     async def called(number: int) -> bool:
         return len(handled.begun) == number and not await jobs.claimed()
 
-    async with session.listener(jobs, handled, **{limit: 0.01}):
+    limits: dict[str, Any] = {limit: 0.01}
+    async with session.listener(jobs, handled, **limits):
         for number in range(1, 5):
             await eventually(partial(called, number))
             if number < 4:

@@ -241,7 +241,8 @@ async def test_a_put_replaces_an_expired_message_that_no_consumer_handles(
 ) -> None:
     session = await on_clock()
     jobs = session.queue("jobs")
-    options: dict[str, Any] = {"is delayed": {"delay": 30}, "is in a group": {"group": "g"}}.get(state, {})
+    every: dict[str, dict[str, Any]] = {"is delayed": {"delay": 30}, "is in a group": {"group": "g"}}
+    options = every.get(state, {})
     await jobs.put(b"1", key="k", unique=True, ttl=60, **options)
     if state == "waits for a retry":
         async with session.transaction(autocommit=False) as tx:

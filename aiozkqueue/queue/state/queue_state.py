@@ -186,7 +186,7 @@ class QueueState:
         if self.config.policy is None and (new or self.ready):
             self.invalidate()
 
-    def create_with(self, settings: QueueConfig, entry: str) -> None:
+    def create_with(self, settings: QueueConfig, entry: str | None = None) -> None:
         """Give the queue these settings, and create the znode ``entry`` with it, if this session creates it."""
         self._choice.settings, self._choice.entry = settings, entry
 
