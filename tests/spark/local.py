@@ -16,10 +16,13 @@ PROJECT = Path(__file__).parents[2]
 #: The folder of Spark's default settings, as in any installation.
 CONF = {"SPARK_CONF_DIR": str(Path(__file__).parent / "conf")}
 
+#: The folder of the module that Spark's Python daemons import at their start.
+PRELOADED = Path(__file__).parent / "preloaded"
+
 
 def environment(java_home: str) -> dict[str, str]:
     """The environment variables of Spark and its Python workers."""
-    path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    path = os.pathsep.join([str(PRELOADED), str(PROJECT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return {
         **CONF,
         "JAVA_HOME": java_home,
