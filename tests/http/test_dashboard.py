@@ -122,6 +122,14 @@ async def test_a_permission_that_would_allow_nothing_is_refused(session: zq.Queu
         await Keys(core_of(session)).create("k", [permission])
 
 
+@pytest.mark.parametrize("prefix", ["DEDUP", "QUEUE"])
+async def test_a_permission_for_a_name_in_zookeeper_that_differs_over_http_is_refused(
+    session: zq.QueueSession, prefix: str
+) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=f"give the queue's name as over HTTP, without {prefix}:"):
+        await Keys(core_of(session)).create("k", [f"queue|manage|{prefix}:q"])
+
+
 async def test_queues_are_listed_with_their_figures(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:

@@ -17,6 +17,7 @@ _NAME: Final = re.compile(r"[a-z0-9.:@_-]{1,255}")
 _LONGEST: Final = 255
 _DEDUP: Final = "DEDUP:"
 _PLAIN: Final = "QUEUE:"
+PREFIXES: Final = (_DEDUP, _PLAIN)
 _HASHED: Final = "SHA256:"
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Self
 from aiozkqueue.arguments import collection
 from aiozkqueue.errors import InvalidOptionError
 
+from .names import PREFIXES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -60,6 +62,9 @@ def _parse(pattern: str) -> tuple[str, str]:
         msg = (
             f"{pattern!r} is not a permission: give queue|VERB|NAME, with * for anything, and one of the verbs {verbs}"
         )
+        raise InvalidOptionError(msg)
+    if len(parts) == _PARTS and parts[2].startswith(PREFIXES):
+        msg = f"{pattern!r}: give the queue's name as over HTTP, without {parts[2].partition(':')[0]}:"
         raise InvalidOptionError(msg)
     padded = [*parts, "*", "*"]
     return padded[1], padded[2]
