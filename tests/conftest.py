@@ -83,6 +83,16 @@ def terminal() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Suspend garbage collection while tests are collected, because almost nothing becomes garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Run slow tests first, and the modules that also have slow tests first if ``-m 'not slow'`` removes these."""

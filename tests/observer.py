@@ -7,7 +7,7 @@ blocked.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from kazoo.client import KazooClient
@@ -15,6 +15,8 @@ from kazoo.exceptions import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from kazoo.protocol.states import ZnodeStat
 
 T = TypeVar("T")
 
@@ -42,11 +44,13 @@ class Observer:
 
     async def tree(self, path: str) -> dict[str, bytes]:
         """Return the data of a znode and its descendants, by path."""
-        return await self._ask(lambda: dict(self._walk(path)))
+        return await self._ask(lambda: {each: data for each, data, _ in self._walk(path)})
 
     async def ephemerals(self, path: str) -> dict[str, int]:
         """Return the ephemeral znodes at and below a path, each with the session that owns it."""
-        return await self._ask(lambda: dict(self._owners(path)))
+        return await self._ask(
+            lambda: {each: int(stat.ephemeralOwner) for each, _, stat in self._walk(path) if stat.ephemeralOwner}
+        )
 
     async def set(self, path: str, data: bytes) -> None:
         await self._ask(lambda: self._client.set(path, data))
@@ -87,7 +91,8 @@ class Observer:
 
     async def _ask(self, question: Callable[[], T]) -> T:
         def ask() -> T:
-            self._client.sync("/")  # the observer's server may lag behind that of the client under test
+            # The observer's server may lag behind that of the client under test. Requests are answered in order.
+            self._client.sync_async("/")
             return question()
 
         return await asyncio.to_thread(ask)
@@ -115,26 +120,29 @@ class Observer:
 
     def _delete_at_once(self, path: str) -> None:
         transaction = self._client.transaction()
-        for each, _ in reversed(self._walk(path)):
+        for each, _, _ in reversed(self._walk(path)):
             transaction.delete(each)
         for result in transaction.commit():
             if isinstance(result, Exception):
                 raise result
 
-    def _walk(self, path: str) -> list[tuple[str, bytes]]:
-        try:
-            found = [(path, bytes(self._client.get(path)[0]))]
-        except NoNodeError:
-            return []
-        return found + [pair for name in self._children(path) for pair in self._walk(f"{path.rstrip('/')}/{name}")]
-
-    def _owners(self, path: str) -> list[tuple[str, int]]:
-        owners = []
-        for each, _ in self._walk(path):
-            stat = self._client.exists(each)
-            if stat is not None and stat.ephemeralOwner:
-                owners.append((each, int(stat.ephemeralOwner)))
-        return owners
+    def _walk(self, path: str) -> list[tuple[str, bytes, ZnodeStat]]:
+        """Return a znode and its descendants, parents first, in two rounds of requests for each level."""
+        found: list[tuple[str, bytes, ZnodeStat]] = []
+        level = [path]
+        while level:
+            parents: list[str] = []
+            for each, node in [(each, self._client.get_async(each)) for each in level]:
+                with suppress(NoNodeError):
+                    data, stat = node.get()
+                    found.append((each, bytes(data), stat))
+                    if stat.numChildren:
+                        parents.append(each)
+            level = []
+            for each, names in [(each, self._client.get_children_async(each)) for each in parents]:
+                with suppress(NoNodeError):
+                    level += [f"{each.rstrip('/')}/{name}" for name in sorted(names.get())]
+        return found
 
 
 @asynccontextmanager

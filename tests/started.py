@@ -2,8 +2,8 @@
 
 One process has imported the command. The file `aiozkqueue`, first on the path, passes its arguments, environment,
 folder and streams to that process, which forks for each call. Each call is thus a separate process, which runs the
-command's `main` and ends with its status, a third of a second sooner. It is unsuitable for calls that a test kills, or
-that set environment variables of Python itself.
+command's `main` and ends with its status, a third of a second sooner. It finds modules in the folders of `PYTHONPATH`.
+It is unsuitable for calls that a test kills, or that set other environment variables of Python itself.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def _run(connection: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environb.update(environment)
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [each for each in folders if each and each not in sys.path]
     sys.argv = ["aiozkqueue", *arguments]
     status = 1
     try:

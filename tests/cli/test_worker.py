@@ -373,7 +373,7 @@ def test_a_worker_logs_as_a_configuration_file_says(cli: Cli, go: Path, tmp_path
 def test_a_file_that_does_not_configure_logging_is_reported_in_one_line(cli: Cli, go: Path, tmp_path: Path) -> None:
     assert not go.exists()
     (tmp_path / "logs.json").write_text('{"version": 7}')
-    done = cli.in_new_process("worker", "shop:listener", "--log-config", str(tmp_path / "logs.json"))
+    done = cli("worker", "shop:listener", "--log-config", str(tmp_path / "logs.json"))
     assert done.status == 2
     assert done.stderr.startswith("aiozkqueue: --log-config: ")
     assert "Traceback" not in done.stderr
@@ -466,7 +466,7 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
     cli("put", "orders", '{"id": 1}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = cli.in_new_process("worker", "shop:listener", "--health-port", str(port))
+        done = cli("worker", "shop:listener", "--health-port", str(port))
         refused = f"--health-host 127.0.0.1 --health-port {port}: Address already in use; another process uses it: "
         assert (done.status, done.stderr.startswith(f"aiozkqueue: {refused}choose another port")) == (1, True), (
             done.stderr
@@ -479,9 +479,9 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
             )
             assert (several.status, several.stderr.count("\n")) == (1, 1), several.stderr
             assert several.stderr.startswith(refused), several.stderr
-        beyond = cli.in_new_process("worker", "shop:listener", "--health-port", "65535", "--processes", "2")
+        beyond = cli("worker", "shop:listener", "--health-port", "65535", "--processes", "2")
         assert (beyond.status, beyond.stderr.count("\n")) == (1, 1), beyond.stderr
-    nowhere = cli.in_new_process("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
+    nowhere = cli("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
     assert (nowhere.status, "--health-host nowhere.invalid --health-port 0: " in nowhere.stderr) == (1, True)
     assert "Traceback" not in nowhere.stderr
 
@@ -517,7 +517,7 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
 )
 def test_an_invalid_handler_is_reported_in_one_line(cli: Cli, go: Path, arguments: list[str], error: str) -> None:
     assert not go.exists()
-    done = cli.in_new_process("worker", *arguments)
+    done = cli("worker", *arguments)
     assert done.status == 2
     assert error in done.stderr
     assert "Traceback" not in done.stderr
