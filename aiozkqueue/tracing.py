@@ -30,11 +30,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from aiozkqueue.errors import OutcomeUnknownError, Reject, Retry
+from aiozkqueue.errors import OutcomeUnknownError
 from aiozkqueue.extras import needs
 from aiozkqueue.layout import MalformedError, decode
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.runtime.exception_groups import only_of
+from aiozkqueue.session.undo import decision_of
 
 with needs("observability"):
     from opentelemetry import context, propagate, trace
@@ -297,8 +297,8 @@ def _fail(span: Span, error: BaseException) -> None:
     kind = type(error)
     named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     span.set_attribute("error.type", named)
-    if isinstance(asked := only_of(error), Retry | Reject):
-        span.set_status(Status(StatusCode.ERROR, type(asked).__name__))
+    if (decision := decision_of(error)) is not None:
+        span.set_status(Status(StatusCode.ERROR, type(decision).__name__))
         return
     span.record_exception(error)
     span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
 
-from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry, SessionClosedError
+from aiozkqueue.errors import InvalidOptionError, QueueError, SessionClosedError
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.log_context import about
-from aiozkqueue.runtime.exception_groups import only_of
 
 from .delivery import delivery_of
 from .internals import settle_failed, work_of
-from .undo import describe, traced_once, undo
+from .undo import decision_of, describe, traced_once, undo
 from .unit_of_work import REDELIVERY_ERRORS, UnitOfWork
 
 if TYPE_CHECKING:
@@ -133,9 +132,8 @@ class BatchWork:
 
     async def fail(self, error: BaseException) -> None:
         """Settle all messages by the error that ended the handler."""
-        asked = only_of(error)
-        if isinstance(asked, Retry | Reject):
-            await self._settle([(claim, asked) for claim in self.claims])
+        if (decision := decision_of(error)) is not None:
+            await self._settle([(claim, decision) for claim in self.claims])
         else:
             await undo(self.work, error)
 
@@ -178,7 +176,7 @@ async def _settle_failed(delivery: Delivery[Any], claim: Claim, error: Exception
     """Settle a message by its own error."""
     work = work_of(delivery)
     try:
-        if isinstance(only_of(error), Retry | Reject):
+        if decision_of(error) is not None:
             await settle_failed(delivery, error)
             return
         with traced_once(work, [claim], error) as shown:

@@ -16,7 +16,7 @@ from .cancellations import as_failure, task_is_cancelled
 from .handler import time_limit
 from .listener import Listener
 from .middleware import wrapped
-from .undo import traced_once, undo
+from .undo import decision_of, traced_once, undo
 from .unit_of_work import REDELIVERY_ERRORS, current_work
 
 if TYPE_CHECKING:
@@ -200,6 +200,9 @@ class BatchListener(Listener[T_co]):
     async def _failed(self, held: BatchWork, error: Exception, context: dict[str, object]) -> None:
         """Settle a batch whose handler has raised."""
         self._counts.failed += len(held.claims)
+        if decision_of(error) is not None:
+            await held.fail(error)
+            return
         with traced_once(held.work, held.claims, error) as shown:
             log.warning(
                 "queue %s: handler failed on a batch of %d messages, from %s on",

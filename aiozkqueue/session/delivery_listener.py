@@ -7,11 +7,10 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, SessionExpiredError
+from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
-from aiozkqueue.runtime.exception_groups import only_of
 
 from .cancellations import as_failure, task_is_cancelled
 from .delivery import delivery_of
@@ -19,7 +18,7 @@ from .handler import time_limit
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
-from .undo import commit_or_undo, describe, traced_once
+from .undo import commit_or_undo, decision_of, describe, traced_once
 from .unit_of_work import REDELIVERY_ERRORS, current_work
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class DeliveryListener(Listener[T_co]):
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
         """Settle a delivery whose handler failed."""
         self._counts.failed += 1
-        if isinstance(only_of(error), Retry | Reject):
+        if decision_of(error) is not None:
             if delivery.outcome is Outcome.OPEN:
                 await settle_failed(delivery, error)
             return

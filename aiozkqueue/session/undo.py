@@ -1,6 +1,6 @@
 """The undoing of a unit of work after an error of its block, of its handler, or of a commit that was not sent.
 
-Also the log of the error of a handler.
+Also the meaning of the error of a handler, and its log.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.errors import Reject, Retry
 from aiozkqueue.queue.state.log_context import about
-from aiozkqueue.runtime.exception_groups import leaves_of
+from aiozkqueue.runtime.exception_groups import leaves_of, only_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,6 +77,12 @@ def traced_once(work: UnitOfWork, claims: Sequence[Claim], error: BaseException)
                 exc_info=error,
                 extra=about(last[0], work.id),
             )
+
+
+def decision_of(error: BaseException) -> Retry | Reject | None:
+    """Return the `Retry` or `Reject` by which a handler ended, alone or in a group; None: it ended by another error."""
+    only = only_of(error)
+    return only if isinstance(only, Retry | Reject) else None
 
 
 def describe(error: BaseException) -> str:

@@ -20,11 +20,11 @@ from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check_and_encode
-from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.session.core import MESSAGE_MARGIN
 from aiozkqueue.session.delivery import SETTLED_HINT, Delivery, retry_delay
 from aiozkqueue.session.internals import was_entered
 from aiozkqueue.session.queue import Queue
+from aiozkqueue.session.undo import decision_of
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
@@ -256,6 +256,6 @@ async def handle(handler: Callable[[Delivery[T]], Awaitable[None]], delivery: Re
         async with delivery:
             await handler(delivery)
     except Exception as error:
-        if not isinstance(only_of(error), Retry | Reject):
+        if decision_of(error) is None:
             raise
     return delivery.outcome
