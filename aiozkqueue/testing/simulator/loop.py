@@ -13,7 +13,7 @@ import logging
 import socket
 from collections import deque
 from contextlib import contextmanager, suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, TypeVarTuple
@@ -23,7 +23,7 @@ from anyio._backends._asyncio import CancelScope
 from aiozkqueue.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -85,43 +85,10 @@ class _Task(asyncio.Task[T]):
         return self._number
 
 
-class _Handle(asyncio.Handle):
-    """A scheduled callback, made and cancelled without a look at the loop's debugging, which takes as long as both."""
-
-    __slots__ = ()
-    _callback: Callable[..., object] | None
-    _args: Sequence[Any] | None  # type: ignore[assignment]  # as in asyncio after the cancellation
-    _context: Context
-    _loop: asyncio.AbstractEventLoop
-    _repr: str | None
-    _source_traceback: object
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
-        # Each attribute of asyncio.Handle.
-        self._callback = callback
-        self._args = args
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._cancelled = False
-        self._repr = self._source_traceback = None
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None
-
-
-class _Timer(_Handle, asyncio.TimerHandle):
+class _Timer(asyncio.TimerHandle):
     """A timer that equals no other, so that two timers for the same time are never compared by their callbacks."""
 
     __slots__ = ()
-    _when: float
-    _scheduled: bool
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -194,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Call it in the next round."""
         if self._closed:
             raise RuntimeError("the loop is closed")
-        handle = _Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -208,8 +175,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Call it at this time of the loop."""
         if self._closed:
             raise RuntimeError("the loop is closed")
-        timer = _Timer(callback, args, self, context)
-        timer._when, timer._scheduled = when, False  # noqa: SLF001 - here, to share a quick __init__ with _Handle
+        timer = _Timer(when, callback, args, self, context)
         heappush(self._scheduled, (when, timer))
         return timer
 
