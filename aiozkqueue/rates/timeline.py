@@ -50,22 +50,24 @@ class Timeline:
         self._path = path
         self._step = max(1, round(1_000_000 / rate))  # µs
         self._random = random
-        self._leased = -1  # the version of the record of the last block
+        self._leased = -1  # the version of the record of this session's last block
+        self._spare = 0  # the last slots of that block, which this session has not used
 
     async def lease(self, count: int, unused: int = 0) -> Block:
         """Lease ``count`` slots behind those of all sessions.
 
         The last ``unused`` slots of the last block passed unused. They are given back if no session has leased since.
 
-        It waits while there is no connection. A lease whose reply is lost, or comes too late, is given up: its slots
-        stay unused.
+        It waits while there is no connection. A lease whose reply is lost is given up: its slots stay unused. If the
+        reply comes too late, they are given back in the same way.
 
         Raises: AccessDeniedError.
         """
+        self._spare += unused
         pause = LONGEST_PAUSE / 16
         while True:
             try:
-                block = await self._try_to_lease(count, unused)
+                block = await self._try_to_lease(count)
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 await self._zookeeper.wait_connected()
                 continue
@@ -76,7 +78,7 @@ class Timeline:
             await asyncio.sleep(self._random.uniform(0, pause))
             pause = min(LONGEST_PAUSE, 2 * pause)
 
-    async def _try_to_lease(self, count: int, unused: int) -> Block | None:
+    async def _try_to_lease(self, count: int) -> Block | None:
         """Lease slots; return None if another session was faster, or the reply came too late."""
         try:
             node = await self._zookeeper.read(self._path)
@@ -85,7 +87,7 @@ class Timeline:
             return None
         after = self._read(node.data).end(node.stat.mtime)
         if node.stat.version == self._leased:
-            after -= unused * self._step
+            after -= self._spare * self._step
         record = RateRecord(after, count * self._step)
         limit, sent = self._reply_limit.seconds, self._reply_limit.now()
         try:
@@ -97,9 +99,11 @@ class Timeline:
                 raise self._denied(error.error) from error
             raise
         took = self._reply_limit.answered(sent)
-        if took > limit or not isinstance(stat, Stat):
+        if not isinstance(stat, Stat):
             return None
-        self._leased = stat.version
+        self._leased, self._spare = stat.version, count if took > limit else 0
+        if took > limit:
+            return None
         # The server had applied it by then, so a slot is never used before its time.
         first = sent + took + (record.begin(stat.mtime) - stat.mtime * 1000) / 1_000_000
         return Block(first, self._step / 1_000_000, count)

@@ -73,6 +73,23 @@ async def test_a_lease_of_a_rate_that_is_answered_too_late_is_not_used(
     assert most_in_a_second(handled.begun) <= allowed(RATE)
 
 
+async def test_the_slots_of_a_lease_that_is_answered_too_late_are_leased_again(
+    proxy: ZooKeeperProxy, root: str, operator: zq.QueueSession
+) -> None:
+    jobs, handled = operator.queue("jobs"), Handled()
+    await jobs.put(b"job")
+    held = proxy.hold_reply(multi_of(b"/.rates/", b'"length"'))  # not the creation of the znode
+    async with (
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        session.listener(session.queue("jobs"), handled, rate=0.01),
+    ):
+        await held.struck()
+        await asyncio.sleep(1.2)
+        assert handled.begun == []
+        held.release()
+        await assert_empty(jobs, timeout=40)  # not in 100 s
+
+
 async def test_a_listener_that_is_stopped_during_a_lease_or_before_its_slot_ends_at_once(
     proxy: ZooKeeperProxy, root: str, operator: zq.QueueSession, account: Account
 ) -> None:

@@ -107,9 +107,9 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
     assert timeline is not None
     lease = timeline._try_to_lease
 
-    async def measured(count: int, unused: int) -> Block | None:
+    async def measured(count: int) -> Block | None:
         began, limit = run.loop.time(), timeline._reply_limit.seconds
-        block = await lease(count, unused)
+        block = await lease(count)
         if block is not None:
             pace.reply = max(pace.reply, min(limit, run.loop.time() - began))
         return block
