@@ -134,14 +134,16 @@ class Observer:
             parents: list[str] = []
             for each, node in [(each, self._client.get_async(each)) for each in level]:
                 with suppress(NoNodeError):
-                    data, stat = node.get()
+                    answer = node.get()
+                    assert answer is not None
+                    data, stat = answer
                     found.append((each, bytes(data), stat))
                     if stat.numChildren:
                         parents.append(each)
             level = []
             for each, names in [(each, self._client.get_children_async(each)) for each in parents]:
                 with suppress(NoNodeError):
-                    level += [f"{each.rstrip('/')}/{name}" for name in sorted(names.get())]
+                    level += [f"{each.rstrip('/')}/{name}" for name in sorted(names.get() or ())]
         return found
 
 

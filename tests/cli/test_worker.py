@@ -466,7 +466,7 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
     cli("put", "orders", '{"id": 1}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = cli("worker", "shop:listener", "--health-port", str(port))
+        done = cli.in_new_process("worker", "shop:listener", "--health-port", str(port))
         refused = f"--health-host 127.0.0.1 --health-port {port}: Address already in use; another process uses it: "
         assert (done.status, done.stderr.startswith(f"aiozkqueue: {refused}choose another port")) == (1, True), (
             done.stderr
@@ -479,9 +479,9 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
             )
             assert (several.status, several.stderr.count("\n")) == (1, 1), several.stderr
             assert several.stderr.startswith(refused), several.stderr
-        beyond = cli("worker", "shop:listener", "--health-port", "65535", "--processes", "2")
+        beyond = cli.in_new_process("worker", "shop:listener", "--health-port", "65535", "--processes", "2")
         assert (beyond.status, beyond.stderr.count("\n")) == (1, 1), beyond.stderr
-    nowhere = cli("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
+    nowhere = cli.in_new_process("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
     assert (nowhere.status, "--health-host nowhere.invalid --health-port 0: " in nowhere.stderr) == (1, True)
     assert "Traceback" not in nowhere.stderr
 

@@ -47,7 +47,7 @@ def _no_blocking_calls_on_the_loop() -> None:
 
 @pytest.fixture
 def _function_scoped_runner(_module_scoped_runner: asyncio.Runner) -> asyncio.Runner:
-    """Run all tests and fixtures on the loop that the browser belongs to, in the place of pytest-asyncio's fixture."""
+    """Run all tests and fixtures on the loop that the browser belongs to. It replaces the fixture of pytest-asyncio."""
     return _module_scoped_runner
 
 

@@ -56,32 +56,24 @@ async def assert_never_blocked(work: Work, before: Work = do_nothing) -> None:
 
 
 async def longest_turn(work: Work) -> float:
-    """Return the CPU seconds of the longest turn of the loop during the work.
-
-    A turn is all that the loop does from one look at its sockets to the next. A task that would run in each turn would
-    also keep the loop from waiting, and so take a whole processor for the duration of the work.
-    """
-    longest = 0.0
+    """Return the CPU seconds of the longest turn of the loop during the work."""
+    longest, over = 0.0, asyncio.Event()
     gc.collect()
     gc.freeze()  # as `aiozkqueue serve` does, because a test run has far more objects than a server
-    selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]  # of each loop on sockets
-    select, begun = selector.select, time.thread_time()
 
-    def end_turn() -> None:
-        nonlocal longest, begun
-        now = time.thread_time()
-        longest, begun = max(longest, now - begun), now
+    async def watch() -> None:
+        nonlocal longest
+        while not over.is_set():
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - begun)
 
-    def timed(timeout: float | None = None) -> object:
-        end_turn()
-        return select(timeout)
-
-    selector.select = timed
+    watching = asyncio.create_task(watch())
     try:
         await work()
-        end_turn()
     finally:
-        selector.select = select
+        over.set()
+        await watching
         gc.unfreeze()
     return longest
 
