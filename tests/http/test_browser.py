@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import expect
 
 import aiozkqueue as zq
@@ -21,7 +20,6 @@ from tests.http.browsing import TRACE, WINDOWS, fill, keep, too_wide, violations
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator
 
     from playwright.async_api import Browser, Page
@@ -46,14 +44,7 @@ def _no_blocking_calls_on_the_loop() -> None:
 
 
 @pytest.fixture
-def _function_scoped_runner(_module_scoped_runner: asyncio.Runner) -> asyncio.Runner:
-    """Run all tests and fixtures on the loop that the browser belongs to. It replaces the fixture of pytest-asyncio."""
-    return _module_scoped_runner
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chromium() -> AsyncIterator[Browser]:
-    """The browser of all tests, since its start takes longer than most of them. Each opens its own windows."""
     async with launched("the dashboard") as browser:
         yield browser
 
