@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import LockRecord
@@ -84,7 +83,8 @@ class Epoch:
         except NoNodeError:
             node = None
         known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
-        self._record = known._replace(identity=known.identity or uuid4().hex, run=uuid4().hex[:16])
+        ids = self._runtime.ids
+        self._record = known._replace(identity=known.identity or ids.next(), run=ids.next())
         data = self._encoded(self._record)
         write = Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)
         try:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEDS = range(40)
+#: Features with a program of their own, which the histories of the seeds do not have.
+APART = ("bundles", "grouped_bundles", "staged_bundles", "streamed_bundles")
 #: A program that repeats the histories in another process: in another folder, later and slower, and after other
 #: simulations.
 ELSEWHERE = """
@@ -43,10 +45,17 @@ def histories(seeds: range) -> list[str]:
     """Return every request of these histories, in order, with its fault: one line each."""
     lines: list[str] = []
     for seed in seeds:
-        trace: list[tuple[object, ...]] = []
-        run(seed, rough=seed % 4 == 0, feature=feature_of(seed), trace=trace)
-        lines += [f"SEED={seed}: {request!r}" for request in trace]
+        lines += requests(seed, rough=seed % 4 == 0, feature=feature_of(seed))
+    for feature in APART:
+        lines += requests(f"{feature} {seeds[0]}", rough=False, feature=feature)
     return lines
+
+
+def requests(seed: int | str, *, rough: bool, feature: str | None) -> list[str]:
+    """Return every request of a history."""
+    trace: list[tuple[object, ...]] = []
+    run(seed, rough=rough, feature=feature, trace=trace)
+    return [f"SEED={seed}: {request!r}" for request in trace]
 
 
 def assert_same(first: list[str], second: list[str]) -> None:
