@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: Where the page on errors wants the table.
 MARK: Final = "<!-- errors table -->"
 # Of more than this the table tells the number only; each error's own section has them all.
-_FEW: Final = 10
+_FEW: Final = 12
 
 
 def table() -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 import traceback
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from aiozkqueue.worker.health import Metrics
 
 Loop = Literal["auto", "asyncio", "uvloop"]
+
+#: An environment variable of the processes of a worker that has several: their lines of text name the process.
+_SHARED: Final = "AIOZKQUEUE_SHARED_STDERR"
 
 
 @with_connection
@@ -100,7 +104,6 @@ def worker(
             help="The number of worker processes.",
         ),
     ] = 1,
-    one_of_several: Annotated[bool, typer.Option("--one-of-several", hidden=True)] = False,
     loop: Annotated[Loop, typer.Option("--loop", help="auto: uvloop if it is installed.")] = "auto",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
@@ -119,7 +122,7 @@ def worker(
     $ aiozkqueue worker shop.workers:listeners --health-port 8081
     $ aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
-    start_logs(log_level, log_format, log_config, several=one_of_several or processes > 1)
+    start_logs(log_level, log_format, log_config, several=processes > 1 or _SHARED in os.environ)
     _find_modules_of(Path.cwd())
     if reload:
         if processes > 1:
@@ -147,6 +150,7 @@ async def _serve_in(processes: int, health_host: str, health_port: int | None) -
             port = (health_port or 0) + number
             with listening_at(f"--health-host {health_host} --health-port {port} (process {number + 1})"):
                 await stack.enter_async_context(Health(health_host, port))
+    os.environ[_SHARED] = "1"
     return status_of_child(await supervise([_command_of(number, health_port) for number in range(processes)]))
 
 
@@ -203,7 +207,7 @@ def _own_command(*without: str) -> list[str]:
 def _command_of(number: int, health_port: int | None) -> list[str]:
     """Return the command of one of several processes. Of an option that is given twice, the last one counts."""
     health = [] if not health_port else ["--health-port", str(health_port + number)]
-    return [*_own_command(), "--processes", "1", "--one-of-several", *health]
+    return [*_own_command(), "--processes", "1", *health]
 
 
 def _loop_factory(loop: Loop) -> Callable[[], asyncio.AbstractEventLoop] | None:

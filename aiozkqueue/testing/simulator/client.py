@@ -40,6 +40,14 @@ class SimulatedClient(ZooKeeperClient):
     async def check_version(self, within: float) -> None:
         """Return at once: a simulated server knows all requests."""
 
+    async def ask_servers(self, word: str) -> dict[str, str | None]:  # noqa: ARG002 - as the base class
+        """Return no answers: there is no network on virtual time, and the lookup of a name could take real time."""
+        return {str(server): None for server in self._session.ensemble.servers}
+
+    async def smaller_limits(self) -> dict[str, int]:
+        """Return no limits, as for servers that cannot be reached."""
+        return {}
+
     async def read(self, path: str, *, generation: int | None = None) -> Node:
         """Data and stat. Raises: NoNodeError."""
         node: Node = await self._call(Kind.READ, _check(path), generation)
