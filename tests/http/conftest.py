@@ -78,6 +78,12 @@ async def polled(session: zq.QueueSession) -> bool:
 
 
 @pytest.fixture
+def frequent_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server samples its queues twice a second, so that a test does not wait ten seconds for the next sample."""
+    monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.5)
+
+
+@pytest.fixture
 async def key(session: zq.QueueSession) -> str:
     """A key with all permissions."""
     return await Keys(core_of(session)).create("operator", ["queue|*|*"])

@@ -35,7 +35,7 @@ PICTURES = {
     ("dead-letters", "light"): "dashboard-dead-letters",
 }
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("frequent_samples")]
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.http.conftest import Service, Starter
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("frequent_samples")]
 
 #: Every page; pages of a queue are those of ``jobs``.
 PAGES = (

@@ -21,7 +21,7 @@ from tests.integration.queue.test_staged_batches import Writer
 if TYPE_CHECKING:
     from .conftest import Service
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("frequent_samples")]
 
 WORDS = ("size", "waiting", "in flight", "delayed", "retrying")
 
@@ -85,7 +85,7 @@ async def test_each_message_count_is_the_same_in_every_view(
                 page = (await browser.get("/")).text
                 return ">jobs</a>" in page and int(row_of(page, "jobs")["size"]) == expected["size"]
 
-            await eventually(shown_in_list)  # the service samples the queues every ten seconds
+            await eventually(shown_in_list)  # in the next sample of the service
             row = row_of((await browser.get("/")).text, "jobs")
             assert {word: int(row[word]) for word in WORDS} == expected
             page = (await browser.get("/queues/jobs")).text

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.http.conftest import Service
     from tests.observer import Observer
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("frequent_samples")]
 
 #: A configuration of 2.8 KB with 262,144 lanes.
 HUGE = json.dumps(
