@@ -83,8 +83,8 @@ class Epoch:
         except NoNodeError:
             node = None
         known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
-        ids = self._runtime.ids
-        self._record = known._replace(identity=known.identity or ids.next(), run=ids.next())
+        identity, run = (f"{self._runtime.random.getrandbits(4 * digits):0{digits}x}" for digits in (32, 16))
+        self._record = known._replace(identity=known.identity or identity, run=run)
         data = self._encoded(self._record)
         write = Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)
         try:
