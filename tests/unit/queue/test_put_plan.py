@@ -35,7 +35,7 @@ class KeyNode(PutHook):
     def dropped(self) -> bool:
         return self.left_out
 
-    def operation(self, item: str) -> Operation:  # noqa: ARG002
+    def operation(self, item: str) -> Operation:  # noqa: ARG002 - the same for any item
         return Create(self.path)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
