@@ -128,7 +128,7 @@ class AdapterCodec(Generic[T]):
             equal = False
         if equal:
             return
-        from .lost_values import difference_of  # noqa: PLC0415 - see codec_of
+        from .lost_values import difference_of  # noqa: PLC0415 - it imports pydantic; see codec_of
 
         if (difference := difference_of(value, decoded)) is not None:
             msg = f"not a value for queue {queue!r}: {difference}"
@@ -259,7 +259,7 @@ def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:
     if type_ is bytes:
         return BYTES
     # A fifth of the import time of the package. Commands, and programs whose payloads are bytes, do not need it.
-    from pydantic import TypeAdapter  # noqa: PLC0415
+    from pydantic import TypeAdapter  # noqa: PLC0415 - see above
 
     if isinstance(type_, TypeAdapter):
         msg = f"queue {name!r}: give a TypeAdapter as adapter=, not as the type"

@@ -34,7 +34,7 @@ class PolicyChoice:
         self.settings: QueueConfig = QueueConfig()
         """The other settings of the queue if this session creates it."""
         self.entry: str | None = None
-        """The path of a znode that registers the queue, to be created with it; None: there is none."""
+        """The path of the znode that registers the queue, and is created with it; None if the queue has none."""
         self.groups: bool = False
         """Whether the queue needs groups."""
 
@@ -96,7 +96,7 @@ class PolicyChoice:
         self.required = None
         try:
             yield
-        except BaseException:
+        except BaseException:  # a cancellation too, which leaves the earlier request in force
             self.required, self._in_use = before
             raise
         self.grant(policy)

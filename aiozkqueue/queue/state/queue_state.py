@@ -556,7 +556,7 @@ class QueueState:
             with self._choice.replacing(config.policy):
                 await prepare()
                 await self._configure(config)
-        except BaseException:
+        except BaseException:  # a cancelled change may have been applied
             self.invalidate()  # the stored policy is compared with the requested one again
             raise
 
