@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from kazoo.protocol.states import ZnodeStat
+    from kazoo.security import ACL
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Observer:
 
     async def version(self, path: str) -> int:
         """Return the data version of a znode. Raises: kazoo's NoNodeError."""
-        return await self._ask(lambda: int(self._client.get(path)[1].version))
+        return int((await self.stat(path)).version)
 
     async def children(self, path: str) -> list[str]:
         """Return the names of the children, sorted; empty if the znode does not exist."""
@@ -74,6 +75,20 @@ class Observer:
     async def replace(self, old: Iterable[str], new: Mapping[str, bytes]) -> None:
         """Delete znodes and create others in one transaction."""
         await self._ask(lambda: self._replace(list(old), new))
+
+    async def stat(self, path: str) -> ZnodeStat:
+        """Return the stat of a znode. Raises: kazoo's NoNodeError."""
+        return await self._ask(lambda: self._client.get(path)[1])
+
+    async def set_acl(self, path: str, acl: list[ACL]) -> None:
+        """Replace the ACL of a znode."""
+        await self._ask(lambda: self._client.set_acls(path, acl))
+
+    async def authenticate(self, user: str, password: str) -> None:
+        """Add credentials to the connection."""
+        # Without a sync: a server answers credentials before requests that it works on, and kazoo takes their order
+        # of arrival for that of the answers.
+        await asyncio.to_thread(self._client.add_auth, "digest", f"{user}:{password}")
 
     async def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
         """Wait until a condition, evaluated in a thread, holds. Raises: TimeoutError."""

@@ -184,7 +184,7 @@ async def test_doctor_with_credentials_reports_znodes_open_to_all_as_an_error(
     opened = [text for text in found(done, "error") if "everyone may change" in text]
     assert [text.partition(":")[0] for text in opened] == ["root", "q"]
     assert f"{queue_root}-open/q" in opened[1]
-    await server_view._ask(lambda: server_view._client.add_auth("digest", "carol:s3cret-of-carol"))
+    await server_view.authenticate("carol", "s3cret-of-carol")
     await server_view.delete(f"{queue_root}-open")
     denied = await asyncio.to_thread(lambda: cli("doctor", AIOZKQUEUE_AUTH="digest:mallory:wr0ng"))
     assert denied.status == 4
@@ -214,7 +214,7 @@ async def test_a_queue_of_another_user_does_not_hide_the_others(
     cleaned = await asyncio.to_thread(cli, "clean")
     assert (cleaned.status, cleaned.stderr.startswith("aiozkqueue: queue 'private': ")) == (4, True)
     assert await server_view.exists(f"{queue_root}/.janitor"), "the others and the root are cleaned"
-    await server_view._ask(lambda: server_view._client.add_auth("digest", "carol:s3cret-of-carol"))
+    await server_view.authenticate("carol", "s3cret-of-carol")
     await server_view.delete(f"{queue_root}/private")
 
 

@@ -226,7 +226,7 @@ async def test_a_user_who_may_not_wake_consumers_can_return_messages(
         await ledger.prepare(first, 4)
         everything_else = make_acl("world", "anyone", read=True, create=True, delete=True)
         owner = make_digest_acl("somebody", "else", all=True)
-        await server_view._ask(lambda: server_view._client.set_acls(items, [everything_else, owner]))
+        await server_view.set_acl(items, [everything_else, owner])
         assert await ledger.release_unsealed() == 4
         async with session.transaction() as tx:
             assert len(await tx.take_many(session.queue("orders"), 20)) == 4

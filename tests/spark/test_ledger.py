@@ -759,7 +759,7 @@ async def test_a_stream_skips_messages_that_its_user_may_not_read(
     await fill(zookeeper, queue_root, 10)
     first, *_ = await server_view.children(f"{queue_root}/orders/items")
     sealed = [make_digest_acl("somebody", "else", all=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/orders/items/{first}", sealed))
+    await server_view.set_acl(f"{queue_root}/orders/items/{first}", sealed)
     async with driver(zookeeper, queue_root) as ledger, asyncio.timeout(60):
         batch = await ledger.next_batch(-1, None)
         assert sum(page.items for page in await ledger.pages(batch)) == 9

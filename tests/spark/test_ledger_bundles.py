@@ -153,7 +153,7 @@ async def test_only_the_bundle_that_was_forced_open_is_kept(
         bundle = BundleName.parse(first)
         assert bundle is not None
         await server_view.set(f"{queue_root}/orders/meta/bundle-{bundle.id}", BundleRecord("x").encode())
-        await server_view._ask(lambda: server_view._client.delete(f"{queue_root}/orders/locks/lock-{bundle.id}"))
+        await server_view.delete(f"{queue_root}/orders/locks/lock-{bundle.id}")
         await ledger.acknowledge(batch)
         assert await ledger.batches() == []
     assert sorted(await taken(zookeeper, queue_root)) == sorted(bodies[:64])

@@ -29,7 +29,7 @@ async def test_a_copy_of_a_message_comes_in_a_later_batch(
     items = f"{queue_root}/orders/items"
     first = min(await server_view.children(items), key=lambda name: name[-10:])
     copy = f"{items}/{first[:-10]}0000000007"
-    await server_view._ask(lambda: server_view._client.create(copy, b"copy"))
+    await server_view.create(copy, b"copy")
     async with zq.connect(zookeeper, root=queue_root) as session, asyncio.timeout(30):
         ledger = Ledger(core_of(session).handle("orders"), "spark")
         found: list[list[str]] = []

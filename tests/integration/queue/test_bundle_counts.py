@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,8 +91,7 @@ async def test_a_user_who_may_not_write_the_counters_stores_bundles_uncounted(
     queue = await bundled(session)
     allowed = [make_acl("world", "anyone", read=True, admin=True)]
     for name in await server_view.children(f"{queue_root}/jobs/bundled"):
-        set_acls = partial(server_view._client.set_acls, f"{queue_root}/jobs/bundled/{name}", allowed)
-        await server_view._ask(set_acls)
+        await server_view.set_acl(f"{queue_root}/jobs/bundled/{name}", allowed)
     for producer in (session, other):
         await producer.queue("jobs").put_many(BODIES)
     assert len(await stored.bundles()) == 6
@@ -119,8 +117,7 @@ async def test_a_counters_folder_that_may_have_no_children_does_not_block_puts(
 ) -> None:
     queue = session.queue("jobs")
     await queue.put(b"first")
-    create = partial(server_view._client.create, f"{queue_root}/jobs/bundled", b"", ephemeral=True)
-    await server_view._ask(create)
+    await server_view.create(f"{queue_root}/jobs/bundled", ephemeral=True)
     await queue.configure(zq.QueueConfig(bundle=64))
     await queue.put_many(BODIES)
     assert await queue.size() == NUMBER + 1
@@ -132,7 +129,7 @@ async def test_a_user_who_may_not_create_counters_still_gets_bundles(
     queue = session.queue("jobs")
     await queue.put(b"first")
     allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs", allowed))
+    await server_view.set_acl(f"{queue_root}/jobs", allowed)
     await _put_until_bundled(queue, stored)
 
 
@@ -142,8 +139,7 @@ async def test_a_queue_with_another_znode_instead_of_its_counters_gets_bundles(
 ) -> None:
     queue = session.queue("jobs")
     await queue.put(b"first")
-    create = partial(server_view._client.create, f"{queue_root}/jobs/bundled", b"", ephemeral=ephemeral)
-    await server_view._ask(create)
+    await server_view.create(f"{queue_root}/jobs/bundled", ephemeral=ephemeral)
     await _put_until_bundled(queue, stored)
 
 

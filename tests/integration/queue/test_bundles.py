@@ -130,7 +130,7 @@ async def test_a_user_who_may_not_change_the_configuration_stores_single_items(
 ) -> None:
     await session.queue("jobs").put(b"first")
     allowed = [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs", allowed))
+    await server_view.set_acl(f"{queue_root}/jobs", allowed)
     for _ in range(3):
         await session.queue("jobs").put_many(BODIES)
     assert await stored.bundles() == []

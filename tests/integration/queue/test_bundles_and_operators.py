@@ -64,7 +64,7 @@ async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_it
     (bundle,) = await stored.bundles()
     allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
     for folder in ("items", "dlq"):
-        await server_view._ask(partial(server_view._client.set_acls, f"{queue_root}/jobs/{folder}", allowed))
+        await server_view.set_acl(f"{queue_root}/jobs/{folder}", allowed)
     attempts: list[int] = []
     for _ in range(5):
         async with session.transaction() as tx:
@@ -347,7 +347,7 @@ async def test_a_queue_keeps_its_bundles_while_one_of_them_cannot_be_dissolved(
 async def forbid_new_items(server_view: Observer, items: str) -> None:
     """Let everybody do everything with the items but create one."""
     allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(items, allowed))
+    await server_view.set_acl(items, allowed)
 
 
 async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
@@ -415,7 +415,7 @@ async def test_the_configuration_is_read_ever_less_often_while_returns_are_refus
         async with session.transaction() as waiting:
             assert await waiting.take(queue, timeout=0.5) is None
         await other.queue("jobs").configure(zq.QueueConfig(paused=False))
-        await server_view._ask(lambda: server_view._client.set_acls(items, OPEN_ACL_UNSAFE))
+        await server_view.set_acl(items, OPEN_ACL_UNSAFE)
         async with other.transaction() as another:
             assert await another.take(other.queue("jobs"), timeout=30) is not None
         await tx.commit()
@@ -431,7 +431,7 @@ async def test_a_used_up_message_that_cannot_leave_its_bundle_is_tried_again_eve
     allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be created
     folders = [f"{queue_root}/jobs/{folder}" for folder in ("items", "dlq")]
     for folder in folders:
-        await server_view._ask(partial(server_view._client.set_acls, folder, allowed))
+        await server_view.set_acl(folder, allowed)
 
     async def locked(times: int) -> bool:
         return caplog.text.count("its lock") == times
@@ -445,7 +445,7 @@ async def test_a_used_up_message_that_cannot_leave_its_bundle_is_tried_again_eve
     clock.advance(60)
     await eventually(partial(locked, 2))
     for folder in folders:
-        await server_view._ask(partial(server_view._client.set_acls, folder, OPEN_ACL_UNSAFE))
+        await server_view.set_acl(folder, OPEN_ACL_UNSAFE)
     clock.advance(60)
     await eventually(stored.is_empty)
     (dead,) = await queue.dead_letters.peek()
@@ -459,7 +459,7 @@ async def test_a_bundle_that_no_taker_wants_is_unlocked_by_a_user_who_cannot_wak
     session = await open_session(zookeeper_proxy.hosts)
     queue = await bundled(session, BODIES[:40])
     allowed = [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", allowed))
+    await server_view.set_acl(f"{queue_root}/jobs/items", allowed)
     claim = zookeeper_proxy.hold_request(CLAIM)
     async with session.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(queue, timeout=None))

@@ -302,7 +302,7 @@ async def test_the_first_failed_commit_of_a_loop_ends_it_and_the_next_is_logged(
     jobs, closed = session.queue("jobs"), session.queue("closed")
     await closed.put(b"it is known to be there")
     acl = [make_digest_acl("somebody", "else", all=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/closed/items", acl))
+    await server_view.set_acl(f"{queue_root}/closed/items", acl)
     ids = await jobs.put_many([b"1", b"2", b"3"])
     shown: list[zq.Delivery[bytes]] = []
 

@@ -24,7 +24,7 @@ async def set_acl(view: Observer, path: str, *, readable: bool) -> None:
     acl = [make_digest_acl("somebody", "else", all=True)]
     if readable:
         acl.append(make_acl("world", "anyone", read=True))
-    await view._ask(lambda: view._client.set_acls(path, acl))
+    await view.set_acl(path, acl)
 
 
 async def item_of(view: Observer, root: str, queue: str = "jobs") -> str:
@@ -491,7 +491,7 @@ async def test_no_lock_is_left_if_the_user_may_not_write_the_znode_that_wakes_id
     await set_acl(server_view, await item_of(server_view, queue_root), readable=False)
     await jobs.put(b"1")
     acl = [make_digest_acl("somebody", "else", all=True), make_acl("world", "anyone", read=True, delete=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", acl))
+    await server_view.set_acl(f"{queue_root}/jobs/items", acl)
     async with session.transaction(autocommit=False) as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None

@@ -57,8 +57,8 @@ async def test_a_message_that_may_not_be_read_is_tried_again_after_five_minutes(
     await jobs.put(b"sound")
     assert (await taking).body == b"sound"
     taking = asyncio.create_task(take_one(session, timeout=3000))
-    await server_view._ask(lambda: server_view._client.add_auth("digest", "somebody:else"))
-    await server_view._ask(lambda: server_view._client.set_acls(item, OPEN_ACL_UNSAFE))
+    await server_view.authenticate("somebody", "else")
+    await server_view.set_acl(item, OPEN_ACL_UNSAFE)
     assert not taking.done()
     clock.advance(300)
     assert (await asyncio.wait_for(taking, 30)).body == b"sealed"

@@ -98,7 +98,7 @@ async def test_past_hours_are_removed_for_a_user_who_may_not_count_them(
     jobs = session.queue("jobs")
     later = await past_hours(jobs, server_view, queue_root, 3)
     allowed = [make_acl("world", "anyone", read=True, create=True, delete=True)]
-    await server_view._ask(lambda: server_view._client.set_acls(later, allowed))
+    await server_view.set_acl(later, allowed)
     (cleaned,) = await session.admin.clean("jobs")
     assert (cleaned.hours, len(await server_view.children(later))) == (1, 1)
     assert await put_and_removed(jobs) == (1, 0)
