@@ -134,9 +134,10 @@ class DeliveryListener(Listener[T_co]):
                 if work.open:
                     await settle_failed(delivery, error)
                 raise
-            if work.open:
-                await commit_or_undo(work)
-            self._counts.handled += 1
+            else:
+                if work.open:
+                    await commit_or_undo(work)
+                self._counts.handled += 1
         except REDELIVERY_ERRORS as error:
             failure = error
             context = about(claim, work_of(delivery).id)
