@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.claim.prefetch import PACE, Prefetcher
 from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.tasks import wait_settled
 
 from .delivery import Delivery, delivery_of
+from .failures import log_unsettled
 from .internals import was_entered, work_of
 from .undo import commit_or_undo, undo
 from .unit_of_work import REDELIVERY_ERRORS
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
-
-log: Final = logging.getLogger(__name__)
 
 #: Iterations of the event loop until a request for claims, and the commits begun before it, have been sent.
 TURNS_TO_SEND = 3
@@ -228,7 +225,7 @@ class Consumer(Generic[T]):
     def _warn_of_redelivery(self, work: UnitOfWork, error: BaseException) -> None:
         """Count and report a delivery that the loop could not commit."""
         self._redelivered += 1
-        log_redelivery(work, error)
+        log_unsettled(work, error)
         warnings.warn(
             # Without the message and the error, which are in the log: Python keeps every text that it has shown.
             f"a delivery of queue {self._queue.name!r} could not be committed when the loop asked for the next one, "
@@ -420,18 +417,6 @@ class _PendingCommits:
         redelivered = 0
         while self.failures:
             work, failure = self.failures.popleft()
-            if isinstance(failure, REDELIVERY_ERRORS):
-                redelivered += 1
-                log_redelivery(work, failure)
-            else:
-                [claim] = work.claims
-                text = "queue %s: message %s could not be settled"
-                log.error(text, claim.state.name, claim.id, exc_info=failure, extra=about(claim, work.id))
+            redelivered += isinstance(failure, REDELIVERY_ERRORS)
+            log_unsettled(work, failure)
         return redelivered
-
-
-def log_redelivery(work: UnitOfWork, error: BaseException) -> None:
-    """Log that the message of a delivery, which could not be committed, is redelivered."""
-    [claim] = work.claims
-    text = "queue %s: %s is redelivered: %s"
-    log.warning(text, claim.state.name, claim.id, error, extra=about(claim, work.id))

@@ -26,7 +26,8 @@ from aiozkqueue.replies.reply import Reply
 from aiozkqueue.runtime.exception_groups import only_of
 
 from .cancellations import foreign_cancellations
-from .undo import commit_or_undo, describe, undo
+from .failures import describe
+from .undo import commit_or_undo, undo
 from .unit_of_work import UnitOfWork, current_work
 
 if TYPE_CHECKING:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
-from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 
-from .cancellations import as_failure, task_is_cancelled
+from .cancellations import failure_of
 from .delivery import delivery_of
+from .failures import failure_logged, log_unsettled
 from .handler import time_limit
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
-from .undo import commit_or_undo, decision_of, describe, traced_once
-from .unit_of_work import REDELIVERY_ERRORS, current_work
+from .undo import commit_or_undo
+from .unit_of_work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -97,7 +97,7 @@ class DeliveryListener(Listener[T_co]):
             finally:
                 dispatcher.releases.release(list(claims))
 
-    async def _deliver(self, claim: Claim) -> None:  # noqa: C901, PLR0912, PLR0915 - one function call less for each message
+    async def _deliver(self, claim: Claim) -> None:  # noqa: C901, PLR0912 - one function call less for each message
         runtime, queue, running = self._runtime, self._queue, self._interruptions.running
         try:
             delivered = deliver_claims_now(runtime, queue, [claim])
@@ -123,57 +123,37 @@ class DeliveryListener(Listener[T_co]):
                     await self._handler(delivery)
                 finally:
                     running.pop(claim, None)
-            except Exception as error:  # noqa: BLE001 - logged, and recorded for the next attempt
+            except BaseException as error:
                 failure = error
-                await self._failed(delivery, claim, error)
-            except BaseException as error:  # a cancellation, or an error that ends the listener too
-                failure = error
-                if isinstance(error, asyncio.CancelledError) and not task_is_cancelled():
-                    await self._failed(delivery, claim, as_failure(error))
-                    return
-                if work.open:
-                    await settle_failed(delivery, error)
-                raise
+                if not await self._settle_failed(delivery, error):
+                    raise
             else:
                 if work.open:
                     await commit_or_undo(work)
                 self._counts.handled += 1
-        except REDELIVERY_ERRORS as error:
-            failure = error
-            context = about(claim, work_of(delivery).id)
-            log.warning("queue %s: %s is redelivered: %s", self._queue.name, delivery.id, error, extra=context)
         except SessionClosedError:
             raise
         except QueueError as error:
             failure = error
-            context = about(claim, work_of(delivery).id)
-            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=context)
+            log_unsettled(work, error)
         finally:
             current_work.reset(outer)
             if handling is not None:
                 handling.end(failure)
             failure = None  # its traceback refers to this frame: a cycle would burden the garbage collector
 
-    async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
-        """Settle a delivery whose handler failed."""
+    async def _settle_failed(self, delivery: Delivery[object], error: BaseException) -> bool:
+        """Settle a delivery by the error of its handler; return False if the error ends the listener too."""
+        work, failure = work_of(delivery), failure_of(error)
+        if failure is None:
+            if work.open:
+                await settle_failed(delivery, error)
+            return False
         self._counts.failed += 1
-        if decision_of(error) is not None:
-            if delivery.outcome is Outcome.OPEN:
-                await settle_failed(delivery, error)
-            return
-        work = work_of(delivery)
-        with traced_once(work, [claim], error) as shown:
-            log.warning(
-                "queue %s: handler failed on message %s, attempt %d: %s",
-                self._queue.name,
-                delivery.id,
-                claim.attempt,
-                work.predict_disposition(claim, describe(error)),
-                exc_info=shown,
-                extra=about(claim, work.id),
-            )
-            if delivery.outcome is Outcome.OPEN:
-                await settle_failed(delivery, error)
+        with failure_logged(work, failure):
+            if work.open:
+                await settle_failed(delivery, failure)
+        return True
 
 
 def _middleware_of(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:

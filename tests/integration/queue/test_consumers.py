@@ -270,10 +270,11 @@ async def test_implicit_commits_that_fail_are_reported_once_for_a_queue_and_each
                 released.append(delivery.id)
     assert [warning.category for warning in shown] == [ImplicitSettleWarning]
     assert "a delivery of queue 'jobs' could not be committed" in str(shown[0].message)
-    logged = [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.session.consumer"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.session.failures"]
     assert len(logged) == 3
     assert all(
-        f"queue jobs: {message} is redelivered: " in line for message, line in zip(released, logged, strict=True)
+        f"queue jobs: message {message} is redelivered: " in line
+        for message, line in zip(released, logged, strict=True)
     )
 
 
