@@ -70,7 +70,7 @@ class BatchListener(Listener[T_co]):
             claims = await self._collect(dispatcher)
             if claims and await self._may_begin(dispatcher, claims):
                 self._batches[claims[0]] = claims
-                self._start(claims[0], handlers)
+                self._start(claims[:1], handlers)
 
     async def _may_begin(self, dispatcher: ClaimDispatcher, claims: list[Claim]) -> bool:
         """Wait until the handler may be called with a batch; if that is not soon, release it and return False."""

@@ -70,10 +70,7 @@ class DeliveryListener(Listener[T_co]):
                 for waiter in [waiter for waiter in waiters if waiter.over]:
                     waiters.remove(waiter)
                     requested -= waiter.limit
-                    for claim in waiter.future.result():
-                        self._busy += 1
-                        if not self._task_pool.submit(claim):
-                            handlers.start_soon(self._task_pool.work)
+                    self._start(waiter.future.result(), handlers)
                 free = self._settings.concurrency - self._busy - requested
                 if free > 0:
                     if not (waiters and dispatcher.request_more(waiters[-1], free)):
@@ -93,7 +90,7 @@ class DeliveryListener(Listener[T_co]):
             claims = deque(await self._await_claims(dispatcher, dispatcher.request(max(1, reserved))))
             try:
                 while claims and await pace.admit():
-                    self._start(claims.popleft(), handlers)
+                    self._start([claims.popleft()], handlers)
             finally:
                 dispatcher.releases.release(list(claims))
 
