@@ -14,7 +14,7 @@ from aiozkqueue.queue.commit.end_claims import weigh
 from .batch import BatchWork
 from .cancellations import failure_of
 from .failures import failure_logged, log_unsettled
-from .handler import time_limit
+from .handler import time_limits
 from .listener import Listener
 from .middleware import wrapped
 from .undo import undo
@@ -54,8 +54,7 @@ class BatchListener(Listener[T_co]):
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead, lead=size.wait)
         self._size = size
-        limits = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
-        self._handler = wrapped(handler, limits)
+        self._handler = wrapped(handler, time_limits(runtime.clock, settings.timeout))
         self._batches: dict[Claim, list[Claim]] = {}
         """The batches that no task has started yet, by their first message."""
 

@@ -14,7 +14,7 @@ from aiozkqueue.queue.state.log_context import about
 from .cancellations import failure_of
 from .delivery import delivery_of
 from .failures import failure_logged, log_unsettled
-from .handler import time_limit
+from .handler import time_limits
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .core import SessionCore
     from .delivery import Delivery
     from .listener_options import ListenerSettings
-    from .middleware import Middleware
 
 log: Final = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class DeliveryListener(Listener[T_co]):
         on_dead: OnDead[T_co] | None = None,
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead)
-        self._handler = wrapped(handler, _middleware_of(runtime, settings))
+        self._handler = wrapped(handler, [*time_limits(runtime.clock, settings.timeout), *settings.middleware])
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
@@ -151,9 +150,3 @@ class DeliveryListener(Listener[T_co]):
             if work.open:
                 await settle_failed(delivery, failure)
         return True
-
-
-def _middleware_of(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:
-    """Return the functions around the handler, the first outermost."""
-    limits: list[Middleware] = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
-    return [*limits, *settings.middleware]
