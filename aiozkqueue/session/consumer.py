@@ -80,8 +80,6 @@ class Consumer(Generic[T]):
         self._idle_timer: Timer | None = None
         self._stopped = False
         self._closed = False
-        self._redelivered: int = 0
-        """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
@@ -223,8 +221,7 @@ class Consumer(Generic[T]):
             atomic_write.watch(self._commits.land)
 
     def _warn_of_redelivery(self, work: UnitOfWork, error: BaseException) -> None:
-        """Count and report a delivery that the loop could not commit."""
-        self._redelivered += 1
+        """Report a delivery that the loop could not commit."""
         log_unsettled(work, error)
         warnings.warn(
             # Without the message and the error, which are in the log: Python keeps every text that it has shown.
@@ -321,7 +318,7 @@ class Consumer(Generic[T]):
             if error is None:
                 self._report()
         finally:
-            self._redelivered += self._commits.abandon()
+            self._commits.abandon()
 
     async def _finish(self, error: BaseException | None) -> None:
         released = self._prefetcher.abandon()
@@ -411,12 +408,8 @@ class _PendingCommits:
                 self.abandon()
         self.landed.set()
 
-    def abandon(self) -> int:
-        """Log the failures, now and later, because no loop raises them; return how many messages are redelivered."""
+    def abandon(self) -> None:
+        """Log the failures, now and later, because no loop raises them."""
         self._abandoned = True
-        redelivered = 0
         while self.failures:
-            work, failure = self.failures.popleft()
-            redelivered += isinstance(failure, REDELIVERY_ERRORS)
-            log_unsettled(work, failure)
-        return redelivered
+            log_unsettled(*self.failures.popleft())
