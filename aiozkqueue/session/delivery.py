@@ -85,7 +85,7 @@ class Settling(Protocol):
         """Commit."""
         ...
 
-    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+    async def rollback(self, delay: float | None) -> None:
         """Roll back."""
         ...
 
@@ -279,9 +279,9 @@ class WorkSettling:
         """See `Delivery`."""
         await commit_or_undo(self.work, timeout)
 
-    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+    async def rollback(self, delay: float | None) -> None:
         """See `Delivery`."""
-        await self.work.rollback(delay, error)
+        await self.work.rollback(delay)
 
     async def reject(self, reason: str) -> None:
         """See `Delivery`."""

@@ -84,7 +84,7 @@ class _Record:
         self._require_open()
         self.outcome = Outcome.COMMITTED
 
-    async def rollback(self, delay: float | None, error: str | None = None) -> None:  # noqa: ARG002 - the protocol's
+    async def rollback(self, delay: float | None) -> None:
         if self.outcome is Outcome.ROLLED_BACK:
             return
         self._require_open()
