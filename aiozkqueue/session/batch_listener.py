@@ -50,7 +50,7 @@ class BatchListener(Listener[T_co]):
         settings: ListenerSettings,
         *,
         size: BatchSize,
-        on_dead: OnDead[T_co] | None = None,
+        on_dead: OnDead[T_co] | None,
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead, lead=size.wait)
         self._size = size

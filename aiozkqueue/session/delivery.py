@@ -20,7 +20,6 @@ from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.options import reason_text
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import prepare
-from aiozkqueue.queue.state.claim import UNDECODED
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.reply import Reply
 from aiozkqueue.runtime.exception_groups import only_of
@@ -115,7 +114,7 @@ class Delivery(Message[T_co]):
 
     __slots__ = ("_entered", "_outer", "_settling")
 
-    def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object = UNDECODED) -> None:
+    def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object) -> None:
         super().__init__(content, codec, value)
         self._settling = settling
         self._entered: bool = False

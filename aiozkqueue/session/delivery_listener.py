@@ -51,7 +51,7 @@ class DeliveryListener(Listener[T_co]):
         queue: Destination[T_co],
         handler: Callable[[Delivery[T_co]], Awaitable[None]],
         settings: ListenerSettings,
-        on_dead: OnDead[T_co] | None = None,
+        on_dead: OnDead[T_co] | None,
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead)
         self._handler = wrapped(handler, [*time_limits(runtime.clock, settings.timeout), *settings.middleware])

@@ -71,7 +71,7 @@ class Listener(Generic[T_co]):
         queue: Destination[T_co],
         handler: object,
         settings: ListenerSettings,
-        on_dead: OnDead[T_co] | None = None,
+        on_dead: OnDead[T_co] | None,
         *,
         lead: float = 0.0,
     ) -> None:

@@ -65,7 +65,7 @@ LEAVING: Final = 2.0
 class ClaimDispatcher:
     """Dispatches the claims on one queue in one session."""
 
-    def __init__(self, services: ClaimServices, condition: Condition | None = None) -> None:
+    def __init__(self, services: ClaimServices, condition: Condition | None) -> None:
         self.state: QueueState = services.state
         self._zookeeper = services.zookeeper
         self._budgets = services.budgets

@@ -201,7 +201,7 @@ class GroupCommitter:
         clock: ServerClock,
         *,
         ids: IdSource,
-        about: bytes = b"",
+        about: bytes,
     ) -> None:
         self._zookeeper = zookeeper
         self._paths = paths
