@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from .foreign import Splitter
     from .groups import GroupLocks
     from .releases import Releases
+    from .services import ClaimServices
     from .waiters import WaitQueue
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[ClaimResult]]
-    from .services import ClaimServices
 
 #: Claim batches in flight: of a session that is alone on the queue, and of one among several.
 BATCHES_ALONE = 4

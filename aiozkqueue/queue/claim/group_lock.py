@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LockFate(enum.Enum):
-    """What happens to the lock when the current messages have ended."""
+    """The fate of the lock when the current messages have ended."""
 
     KEPT = enum.auto()
     FREE = enum.auto()
