@@ -18,7 +18,7 @@ from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
 from .claimer import ClaimResult, UnreadableError
-from .group_lock import GroupLock, Read
+from .group_lock import GroupLock, ReadMessage
 from .orphan_locks import ReadFailedError, reading_locked_items
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class GroupLocks:
                     and self._current(group_lock)
                     and len(claims) < waiter.missing
                 ):
-                    self._show(group_lock, claims)
+                    self._take_next(group_lock, claims)
                 self._read_ahead(group_lock)
         while self._ready and len(claims) < waiter.missing:
-            self._show(self._ready.popleft(), claims)
+            self._take_next(self._ready.popleft(), claims)
         self.note_given(claims, waiter.transaction)
         return claims
 
@@ -168,7 +168,7 @@ class GroupLocks:
                 self._claimer.log_unreadable(f"of the group locked by {group_lock.group}", denied)
                 self._unlock(group_lock, partial(self._set_aside, group_lock))
             elif group_lock.ahead:
-                self._show(group_lock, batch.claims)
+                self._take_next(group_lock, batch.claims)
             elif not group_lock.gone:
                 self._unlock(group_lock)
                 self._candidates.relist()
@@ -343,10 +343,10 @@ class GroupLocks:
         known = len(group_lock.live) + len(group_lock.ahead)
         return len(self._candidates.members(group_lock.group, known + 1)) > known
 
-    def _show(self, group_lock: GroupLock, claims: list[Claim]) -> None:
+    def _take_next(self, group_lock: GroupLock, claims: list[Claim]) -> None:
         """Add the next message of a group to ``claims``; settle it instead if it must not be delivered."""
         disposition = group_lock.ahead[0].disposition
-        claim = group_lock.show()
+        claim = group_lock.take_next()
         if claim is not None:
             claims.append(claim)
         elif disposition is not None:
@@ -356,7 +356,7 @@ class GroupLocks:
     def _offer(self, group_lock: GroupLock) -> None:
         """Offer the next message to any taker; release the group if none comes within a while."""
         if group_lock.ahead[0].disposition is not None:
-            self._show(group_lock, [])
+            self._take_next(group_lock, [])
             return
         self._ready.append(group_lock)
         self._candidates.wakeup.set()
@@ -382,7 +382,7 @@ class GroupLocks:
             return
         if group_lock.ahead:
             # The release asserts the next message: it is refused if the lock was taken away.
-            claim = group_lock.show() or group_lock.live[-1]
+            claim = group_lock.take_next() or group_lock.live[-1]
             group_lock.ahead.clear()
             self._releases.release([claim])
         else:
@@ -482,7 +482,7 @@ class GroupLocks:
             for (place, node), meta in zip(existing, metas, strict=True):
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
-    def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
+    def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> ReadMessage:
         state, message_id = self._state, id_at(place)
         path, client = state.paths.at(place), self._ids.client
         claim = Claim(
@@ -503,7 +503,7 @@ class GroupLocks:
         if group_lock.locked_at is not None and claim.fields is not None and disposition is None:
             disposition = self._claimer.examine_name(claim, group_lock.locked_at)
         group_lock.locked_at = None  # later messages are checked when they are delivered
-        return Read(claim, disposition)
+        return ReadMessage(claim, disposition)
 
     def _gone(self, place: str) -> None:
         self._claimer.counts.gone += 1
