@@ -33,7 +33,6 @@ WIDE_CLASSES = {
 }
 #: Functions with more parameters. `connect`, `listener` and each command have one for each option.
 LONG_SIGNATURES = {
-    "queue/claim/claim_batches.py __init__",
     "session/connect.py connect",
     "queue/state/claim.py __init__",
 }
