@@ -39,7 +39,6 @@ LONG_SIGNATURES = {
 #: Functions with a higher complexity: the loop that handles every message, and functions with one check per setting.
 COMPLEX_FUNCTIONS = {
     "layout/settings.py __post_init__",
-    "queue/claim/groups.py _read",
     "zookeeper/wire.py _decode_multi",
 }
 

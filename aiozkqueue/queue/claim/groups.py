@@ -447,56 +447,51 @@ class GroupLocks:
                 self._release_unseen(group_lock)
 
     async def _read(self, group_lock: GroupLock) -> None:
-        """Read the next messages, and then the lock: if it is ours now, it was ours when they were read."""
-        state, paths = self._state, self._state.paths
-        count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
-        while not group_lock.gone and not group_lock.ahead:
-            rereads, held = group_lock.rereads, {claim.place for claim in group_lock.live}
-            places = [
-                place for place in self._candidates.members(group_lock.group, len(held) + count) if place not in held
-            ]
-            if not places:
+        """Read the next messages that exist, with the records of their attempts."""
+        while not (group_lock.gone or group_lock.ahead) and (places := self._unread_places(group_lock)):
+            rereads = group_lock.rereads
+            items = await self._read_items(group_lock, places)
+            if items is None:
                 return
-            reads = [*(paths.at(place) for place in places), paths.base, group_lock.lock]
-            nodes = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
-            base, lock = nodes[-2], nodes[-1]
+            ids, nodes = [id_at(place) for place, _ in items], [node for _, node in items]
+            metas = await self._claimer.read_metas(ids, nodes, group_lock.generation)
             if _moved_on(group_lock, rereads):
                 return
-            if lock is None or lock.data != group_lock.record:
-                self.lost(group_lock)
-                return
-            if base is None or base.version != group_lock.version:
-                state.invalidate()
-                return
-            existing = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
-            for place, node in zip(places, nodes, strict=False):
-                if node is None:
-                    self._gone(place)
-            metas = await self._claimer.read_metas(
-                [id_at(place) for place, _ in existing],
-                [node for _, node in existing],
-                group_lock.generation,
-            )
-            if _moved_on(group_lock, rereads):
-                return
-            for (place, node), meta in zip(existing, metas, strict=True):
+            for (place, node), meta in zip(items, metas, strict=True):
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
+    def _unread_places(self, group_lock: GroupLock) -> list[str]:
+        """Return the places of the next messages to read."""
+        count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
+        held = {claim.place for claim in group_lock.live}
+        members = self._candidates.members(group_lock.group, len(held) + count)
+        return [place for place in members if place not in held]
+
+    async def _read_items(self, group_lock: GroupLock, places: list[str]) -> list[tuple[str, Versioned]] | None:
+        """Read items, and then the lock: if it is ours now, it was ours when they were read. Return those that exist.
+
+        None: the items are no longer the next ones, or the lock or the configuration is another one.
+        """
+        paths, rereads = self._state.paths, group_lock.rereads
+        reads = [*(paths.at(place) for place in places), paths.base, group_lock.lock]
+        *nodes, base, lock = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
+        if _moved_on(group_lock, rereads):
+            return None
+        if lock is None or lock.data != group_lock.record:
+            self.lost(group_lock)
+            return None
+        if base is None or base.version != group_lock.version:
+            self._state.invalidate()
+            return None
+        for place, node in zip(places, nodes, strict=True):
+            if node is None:
+                self._gone(place)
+        return [(place, node) for place, node in zip(places, nodes, strict=True) if node is not None]
+
     def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> ReadMessage:
-        state, message_id = self._state, id_at(place)
-        path, client = state.paths.at(place), self._ids.client
-        claim = Claim(
-            state,
-            place,
-            message_id,
-            path,
-            group_lock.lock,
-            client,
-            group_lock.generation,
-            group_lock.budget,
-            0,
-            group_lock=group_lock,
-        )
+        state, client, generation = self._state, self._ids.client, group_lock.generation
+        path, lock, budget = state.paths.at(place), group_lock.lock, group_lock.budget
+        claim = Claim(state, place, id_at(place), path, lock, client, generation, budget, 0, group_lock)
         self._claimer.expect(len(item.data))
         disposition = self._claimer.examine(claim, item, meta)
         claim.claimed_at = group_lock.locked_at if group_lock.locked_at is not None else self._server_clock.now()
