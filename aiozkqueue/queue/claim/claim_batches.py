@@ -191,7 +191,7 @@ class ClaimBatches:
             self._submit(run, claim, self._claimer.item_lock_size, generation, last_arrival, messages=messages)
         self._candidates.put_back([place for _, run in runs[BATCHES_ALONE:] for place in run])
 
-    def _submit(  # noqa: PLR0917 - one caller, above it
+    def _submit(  # noqa: PLR0917 - called for every batch
         self,
         places: list[str],
         claim: ClaimBatch,
