@@ -137,19 +137,10 @@ class GroupLocks:
             ContendedError, ReopenError: none was locked.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        budget = self._budgets.of(generation)
+        budget, size, begun = self._budgets.of(generation), self._claimer.group_lock_size, self._clock.monotonic()
         record = LockRecord(self._ids.next(), self._ids.client).encode()
         group_locks = [
-            GroupLock(
-                self,
-                self._state,
-                group,
-                record,
-                generation=generation,
-                budget=budget,
-                size=self._claimer.group_lock_size,
-                begun=self._clock.monotonic(),
-            )
+            GroupLock(self, self._state, group, record, generation=generation, budget=budget, size=size, begun=begun)
             for group in groups
         ]
         unreadable: dict[GroupLock, NoAuthError] = {}
@@ -188,25 +179,8 @@ class GroupLocks:
 
         ``unreadable`` receives the error of each group whose oldest message is unreadable.
         """
-        paths = self._state.paths
-        nodes: list[Versioned | None] = []
         try:
-            try:
-                nodes = await self._claimer.lock_and_read(
-                    [
-                        check,
-                        *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
-                    ],
-                    [
-                        path
-                        for place, group_lock in zip(places, group_locks, strict=True)
-                        for path in (paths.at(place), group_lock.lock)
-                    ],
-                    generation,
-                )
-            except UnreadableError:
-                with reading_locked_items():
-                    nodes = await self._read_each(places, group_locks, generation, unreadable)
+            nodes = await self._lock_and_read(places, group_locks, generation, check, unreadable)
         except ReadFailedError as failure:
             self._claimer.orphan_locks.log_unread(len(group_locks), failure)
             for group_lock in group_locks:
@@ -224,16 +198,33 @@ class GroupLocks:
                 group_lock.budget.free(group_lock.size)
         return nodes[::2]
 
-    async def _read_each(
+    async def _lock_and_read(
         self,
         places: Sequence[str],
         group_locks: Sequence[GroupLock],
         generation: int,
+        check: Operation,
+        unreadable: dict[GroupLock, NoAuthError],
+    ) -> list[Versioned | None]:
+        """Create the locks, and read the oldest message and the lock of each group in turn; see `_lock`."""
+        path_of = self._state.paths.at
+        creates = [Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks]
+        pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
+        reads = [path for pair in pairs for path in pair]
+        try:
+            return await self._claimer.lock_and_read([check, *creates], reads, generation)
+        except UnreadableError:
+            with reading_locked_items():
+                return await self._read_each(group_locks, pairs, generation, unreadable)
+
+    async def _read_each(
+        self,
+        group_locks: Sequence[GroupLock],
+        pairs: Sequence[tuple[str, str]],
+        generation: int,
         unreadable: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Read the oldest message of each group separately, then its lock; of an unreadable one, only the lock."""
-        path_of = self._state.paths.at
-        pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         nodes: list[Versioned | None] = []
         for group_lock, pair in zip(
             group_locks, await read_separately(self._zookeeper, pairs, generation=generation), strict=True
