@@ -34,7 +34,7 @@ from aiozkqueue.errors import OutcomeUnknownError
 from aiozkqueue.extras import needs
 from aiozkqueue.layout import MalformedError, decode
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.session.undo import decision_of
+from aiozkqueue.session.failures import decision_of
 
 with needs("observability"):
     from opentelemetry import context, propagate, trace

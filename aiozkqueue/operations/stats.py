@@ -126,11 +126,6 @@ class QueueStats:
         return max(0, self.size - self.in_flight - self.delayed)
 
     @property
-    def claimed(self) -> int:
-        """The same as `in_flight`: the number that `Queue.claimed` returns."""
-        return self.in_flight
-
-    @property
     def remaining_capacity(self) -> int | None:
         """The number of messages that can still be put; None: unlimited."""
         return None if self.max_size is None else max(0, self.max_size - self.size)

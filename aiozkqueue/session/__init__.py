@@ -16,6 +16,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``transaction``        puts and takes that take effect together, and how takes get their messages
 ``administration``     the tools of operators: `Queue.admin`, `QueueSession.admin`
 ``undo``               the undoing of work after an error
+``failures``           the errors of handlers and of settlements, and their log
 ``direct_puts``        puts outside a transaction, many at a time or in a bounded queue
 ``internals``          the parts of a session and a queue that schedules, buses, HTTP, Spark and metrics use
 ``unit_of_work``       claims and puts that are decided together: the state machine of a transaction

@@ -41,12 +41,12 @@ class Alarms(Generic[T]):
         self._idle = asyncio.Event()
 
     def start(self, state: QueueState, tasks: anyio.abc.TaskGroup) -> None:
-        """Wait for messages that are given up."""
+        """Call the function for messages that are given up from now on."""
         self._state, self._tasks = state, tasks
         state.given_up_callbacks.append(self._given_up)
 
     def stop(self) -> None:
-        """Wait no longer."""
+        """Call the function no more; calls that have begun continue."""
         if self._state is not None:
             self._state.given_up_callbacks.remove(self._given_up)
             self._state = None

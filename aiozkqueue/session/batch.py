@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -12,12 +11,12 @@ from aiozkqueue.errors import InvalidOptionError, QueueError, SessionClosedError
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.put.prepare import prepare
-from aiozkqueue.queue.state.log_context import about
 
 from .delivery import delivery_of
+from .failures import decision_of, failure_logged, log_unsettled
 from .internals import settle_failed, work_of
-from .undo import decision_of, describe, traced_once, undo
-from .unit_of_work import REDELIVERY_ERRORS, UnitOfWork
+from .undo import undo
+from .unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from .core import SessionCore
     from .delivery import Delivery
-
-log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -142,15 +139,15 @@ class BatchWork:
         self.work.detach(claim for claim, _ in failed)
         if len(failed) == len(self.claims):
             self.work.drop_puts()
-        deliveries = [(delivery_of(self._runtime, self._queue, claim), claim, error) for claim, error in failed]
+        deliveries = [(delivery_of(self._runtime, self._queue, claim), error) for claim, error in failed]
         refused: QueueError | None = None
         try:
             async with anyio.create_task_group() as settling:
-                for delivery, claim, error in deliveries:
-                    settling.start_soon(_settle_failed, delivery, claim, error)
+                for delivery, error in deliveries:
+                    settling.start_soon(_settle_failed, delivery, error)
                 refused = await _try_commit(self.work)
         finally:
-            for work in (self.work, *(work_of(delivery) for delivery, _, _ in deliveries)):
+            for work in (self.work, *(work_of(delivery) for delivery, _ in deliveries)):
                 work.rollback_nowait()  # those that were interrupted before they could begin
         if refused is not None:
             raise refused
@@ -172,29 +169,13 @@ async def _try_commit(work: UnitOfWork) -> QueueError | None:
     return None
 
 
-async def _settle_failed(delivery: Delivery[Any], claim: Claim, error: Exception) -> None:
+async def _settle_failed(delivery: Delivery[Any], error: Exception) -> None:
     """Settle a message by its own error."""
     work = work_of(delivery)
     try:
-        if decision_of(error) is not None:
+        with failure_logged(work, error):
             await settle_failed(delivery, error)
-            return
-        with traced_once(work, [claim], error) as shown:
-            log.warning(
-                "queue %s: handler failed message %s of a batch, attempt %d: %s",
-                claim.state.name,
-                claim.id,
-                claim.attempt,
-                work.predict_disposition(claim, describe(error)),
-                exc_info=shown,
-                extra=about(claim, work.id),
-            )
-            await settle_failed(delivery, error)
-    except REDELIVERY_ERRORS as refusal:
-        log.warning("queue %s: %s is redelivered: %s", claim.state.name, claim.id, refusal, extra=about(claim, work.id))
     except SessionClosedError:
         raise
-    except QueueError:
-        log.exception(
-            "queue %s: message %s could not be settled", claim.state.name, claim.id, extra=about(claim, work.id)
-        )
+    except QueueError as refusal:
+        log_unsettled(work, refusal)

@@ -12,12 +12,13 @@ from aiozkqueue.queue.commit.dispositions import CONSUME
 from aiozkqueue.queue.commit.end_claims import weigh
 
 from .batch import BatchWork
-from .cancellations import as_failure, task_is_cancelled
-from .handler import time_limit
+from .cancellations import failure_of
+from .failures import failure_logged, log_unsettled
+from .handler import time_limits
 from .listener import Listener
 from .middleware import wrapped
-from .undo import decision_of, traced_once, undo
-from .unit_of_work import REDELIVERY_ERRORS, current_work
+from .undo import undo
+from .unit_of_work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,12 +50,11 @@ class BatchListener(Listener[T_co]):
         settings: ListenerSettings,
         *,
         size: BatchSize,
-        on_dead: OnDead[T_co] | None = None,
+        on_dead: OnDead[T_co] | None,
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead, lead=size.wait)
         self._size = size
-        limits = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
-        self._handler = wrapped(handler, limits)
+        self._handler = wrapped(handler, time_limits(runtime.clock, settings.timeout))
         self._batches: dict[Claim, list[Claim]] = {}
         """The batches that no task has started yet, by their first message."""
 
@@ -69,7 +69,7 @@ class BatchListener(Listener[T_co]):
             claims = await self._collect(dispatcher)
             if claims and await self._may_begin(dispatcher, claims):
                 self._batches[claims[0]] = claims
-                self._start(claims[0], handlers)
+                self._start(claims[:1], handlers)
 
     async def _may_begin(self, dispatcher: ClaimDispatcher, claims: list[Claim]) -> bool:
         """Wait until the handler may be called with a batch; if that is not soon, release it and return False."""
@@ -130,13 +130,13 @@ class BatchListener(Listener[T_co]):
     # -- handling
 
     async def _deliver(self, claim: Claim) -> None:
-        claims, name = self._batches.pop(claim), self._queue.name
+        claims = self._batches.pop(claim)
         try:
             delivered = deliver_claims_now(self._runtime, self._queue, claims)
             if delivered is None:
                 delivered = await deliver_claims(self._runtime, self._queue, claims, self._reply_limit)
         except SessionExpiredError as error:
-            log.info("%s", error, extra={"queue": name})
+            log.info("%s", error, extra={"queue": self._queue.name})
             return
         if cancelled := [claim for claim in delivered if self._interruptions.cancelled_before_start(claim)]:
             BatchWork(self._runtime, self._queue, cancelled).work.rollback_nowait()
@@ -144,19 +144,14 @@ class BatchListener(Listener[T_co]):
         if not delivered:
             return
         held = BatchWork(self._runtime, self._queue, delivered)
-        context: dict[str, object] = {"queue": name, "transaction_id": held.work.id}
         try:
-            await self._handle_batch(held, context)
-        except REDELIVERY_ERRORS as error:
-            log.warning(
-                "queue %s: a batch of %d messages is redelivered: %s", name, len(delivered), error, extra=context
-            )
+            await self._handle_batch(held)
         except SessionClosedError:
             raise
-        except QueueError:
-            log.exception("queue %s: a batch of %d messages could not be settled", name, len(delivered), extra=context)
+        except QueueError as error:
+            log_unsettled(held.work, error)
 
-    async def _handle_batch(self, held: BatchWork, context: dict[str, object]) -> None:
+    async def _handle_batch(self, held: BatchWork) -> None:
         """Call the handler, and settle its batch, in a trace. Raises: the error of the commit."""
         batch, tracing = held.batch(), self._runtime.tracing
         handling = None if tracing is None else tracing.processing(batch.queue, batch)
@@ -167,20 +162,10 @@ class BatchListener(Listener[T_co]):
             committed = await held.finish(batch)
             self._counts.handled += committed
             self._counts.failed += len(held.claims) - committed
-        except Exception as error:
+        except BaseException as error:
             failure = error
-            if not held.work.open:
+            if not (held.work.open and await self._settle_failed(held, error)):
                 raise
-            await self._failed(held, error, context)
-        except BaseException as error:  # a cancellation, or an error that ends the listener too
-            failure = error
-            if not held.work.open:
-                raise
-            if isinstance(error, asyncio.CancelledError) and not task_is_cancelled():
-                await self._failed(held, as_failure(error), context)
-                return
-            await undo(held.work, error)
-            raise
         finally:
             current_work.reset(outer)
             if handling is not None:
@@ -197,19 +182,13 @@ class BatchListener(Listener[T_co]):
             for claim in claims:
                 running.pop(claim, None)
 
-    async def _failed(self, held: BatchWork, error: Exception, context: dict[str, object]) -> None:
-        """Settle a batch whose handler has raised."""
+    async def _settle_failed(self, held: BatchWork, error: BaseException) -> bool:
+        """Settle a batch by the error of its handler; return False if the error ends the listener too."""
+        failure = failure_of(error)
+        if failure is None:
+            await undo(held.work, error)
+            return False
         self._counts.failed += len(held.claims)
-        if decision_of(error) is not None:
-            await held.fail(error)
-            return
-        with traced_once(held.work, held.claims, error) as shown:
-            log.warning(
-                "queue %s: handler failed on a batch of %d messages, from %s on",
-                self._queue.name,
-                len(held.claims),
-                held.claims[0].id,
-                exc_info=shown,
-                extra=context,
-            )
-            await held.fail(error)
+        with failure_logged(held.work, failure):
+            await held.fail(failure)
+        return True

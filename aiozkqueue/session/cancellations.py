@@ -10,14 +10,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def task_is_cancelled() -> bool:
+def _task_is_cancelled() -> bool:
     """Whether the running task itself is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def as_failure(error: asyncio.CancelledError, function: str = "the handler") -> RuntimeError:
-    """Return the failure of a function that let a foreign CancelledError escape, which must not end the listener."""
+def failure_of(error: BaseException) -> Exception | None:
+    """Return the failure of a handler that this error ended; None: the error ends the listener too.
+
+    A foreign cancellation, of a task that the handler awaited, is a failure. A cancellation of the running task is not.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return None if _task_is_cancelled() else _as_failure(error, "the handler")
+    return error if isinstance(error, Exception) else None
+
+
+def _as_failure(error: asyncio.CancelledError, function: str) -> RuntimeError:
+    """Return the failure of a function that let a foreign CancelledError escape."""
     failure = RuntimeError(f"{function} was not cancelled, but a task that it awaited was")
     failure.__cause__ = error
     return failure
@@ -32,6 +42,6 @@ def foreign_cancellations(function: str) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        if task_is_cancelled():
+        if _task_is_cancelled():
             raise
-        raise as_failure(error, function) from error
+        raise _as_failure(error, function) from error

@@ -1,23 +1,29 @@
-"""``async for delivery in queue.consume(...)``."""
+"""``async for delivery in queue.consume(...)``.
+
+RUNNING ◀──▶ IDLE ──stop──▶ STOPPED ──close──▶ CLOSED
+
+A loop that is running can be stopped too, and any loop can be closed. `Consumer._move` is the only function that
+changes the state.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import enum
 import math
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.claim.prefetch import PACE, Prefetcher
 from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.tasks import wait_settled
 
 from .delivery import Delivery, delivery_of
+from .failures import log_unsettled
 from .internals import was_entered, work_of
 from .undo import commit_or_undo, undo
 from .unit_of_work import REDELIVERY_ERRORS
@@ -38,13 +44,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log: Final = logging.getLogger(__name__)
-
 #: Iterations of the event loop until a request for claims, and the commits begun before it, have been sent.
 TURNS_TO_SEND = 3
 #: The maximum number of pending commits, as a multiple of the prefetch. Commits about a bundle follow each other: while
 #: one multi is in progress, the loop fills the next. With 1, a loop without waits does a fourth fewer per second.
 PENDING_FACTOR = 2
+
+
+class LoopState(enum.Enum):
+    """Where a loop is between its first message and its end."""
+
+    RUNNING = enum.auto()
+    IDLE = enum.auto()
+    """No message has arrived for ``until_idle`` seconds. The loop ends, unless it may have put one itself."""
+    STOPPED = enum.auto()
+    """It claims nothing more, and ends when it asks for the next message."""
+    CLOSED = enum.auto()
+
+
+# Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
+_RUNNING, _IDLE, _STOPPED, _CLOSED = LoopState.RUNNING, LoopState.IDLE, LoopState.STOPPED, LoopState.CLOSED
+
+_MOVES: dict[LoopState, tuple[LoopState, ...]] = {
+    _RUNNING: (_IDLE, _STOPPED, _CLOSED),
+    _IDLE: (_RUNNING, _STOPPED, _CLOSED),
+    _STOPPED: (_CLOSED,),
+    _CLOSED: (),
+}
 
 
 class Consumer(Generic[T]):
@@ -74,17 +100,13 @@ class Consumer(Generic[T]):
         self._prefetcher = Prefetcher(
             runtime.handle(queue.name), prefetch, blocking=until_idle != 0, condition=condition
         )
+        self._state = _RUNNING
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
-        self._asked = False  # whether a task waits for the next delivery
+        self._waiting = False  # whether a task waits for the next delivery
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
         self._commits = _PendingCommits(runtime.clock)
-        self._idle = False
         self._idle_timer: Timer | None = None
-        self._stopped = False
-        self._closed = False
-        self._redelivered: int = 0
-        """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
@@ -96,7 +118,7 @@ class Consumer(Generic[T]):
             PayloadError, ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
             RuntimeError: another task waits for the next one; only with ``settle="explicit"`` tasks may share a loop.
         """
-        if self._closed:
+        if self._state is _CLOSED:
             raise StopAsyncIteration
         self._runtime.check()
         self._begin_wait()
@@ -108,7 +130,7 @@ class Consumer(Generic[T]):
             else:
                 await self._end_handling()
             self._report()
-            while not self._stopped:
+            while True:
                 claim = await self._next_claim()
                 if claim is None:
                     if not await self._may_have_more():
@@ -129,7 +151,7 @@ class Consumer(Generic[T]):
             self._prefetcher.abandon()  # the loop may never be closed; if it continues, it claims again
             raise
         finally:
-            self._asked = False
+            self._waiting = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,8 +163,9 @@ class Consumer(Generic[T]):
 
     def stop(self) -> None:
         """End the loop when it asks for the next message; claim no more. Idempotent."""
-        self._stopped = True
-        self._prefetcher.changed.set()
+        if self._state is _RUNNING or self._state is _IDLE:
+            self._move(_STOPPED)
+            self._prefetcher.changed.set()
 
     async def aclose(self) -> None:
         """Roll back the current delivery, release prefetched messages, and wait for pending commits. Idempotent.
@@ -159,13 +182,13 @@ class Consumer(Generic[T]):
 
         Raises: RuntimeError.
         """
-        if self._asked and self._settle == "next":
+        if self._waiting and self._settle == "next":
             msg = (
                 f"a loop of queue {self._queue.name!r} already waits for a message in another task, and settles only "
                 "one delivery at a time; call consume() in each task, or use a listener"
             )
             raise RuntimeError(msg)
-        self._asked = True
+        self._waiting = True
 
     def _begin(self, claim: Claim) -> Delivery[T]:
         """Make a claim the current delivery."""
@@ -226,9 +249,8 @@ class Consumer(Generic[T]):
             atomic_write.watch(self._commits.land)
 
     def _warn_of_redelivery(self, work: UnitOfWork, error: BaseException) -> None:
-        """Count and report a delivery that the loop could not commit."""
-        self._redelivered += 1
-        log_redelivery(work, error)
+        """Report a delivery that the loop could not commit."""
+        log_unsettled(work, error)
         warnings.warn(
             # Without the message and the error, which are in the log: Python keeps every text that it has shown.
             f"a delivery of queue {self._queue.name!r} could not be committed when the loop asked for the next one, "
@@ -250,14 +272,15 @@ class Consumer(Generic[T]):
 
     async def _next_claim(self) -> Claim | None:
         """Wait for the next claim; None when stopped, or idle for long enough."""
-        self._idle = False
+        if self._state is _IDLE:
+            self._move(_RUNNING)
         prefetcher = self._prefetcher
         try:
-            while not self._stopped:
+            while self._state is _RUNNING or self._state is _IDLE:
                 if prefetcher.collect():
                     self._became_idle()
                 prefetcher.forget_lost()
-                if self._idle and not prefetcher.ready:
+                if self._state is _IDLE and not prefetcher.ready:
                     return None
                 if prefetcher.ask():
                     self._answer_outdated = bool(self._commits.in_progress)
@@ -266,8 +289,7 @@ class Consumer(Generic[T]):
                         continue
                 if prefetcher.ready:
                     return prefetcher.ready.popleft()
-                if self._until_idle and self._idle_timer is None:
-                    self._idle_timer = self._runtime.clock.call_later(self._until_idle, self._end_if_idle)
+                self._start_idle_timer()
                 prefetcher.changed.clear()
                 if not prefetcher.answered:
                     await self._await_change()
@@ -289,7 +311,7 @@ class Consumer(Generic[T]):
 
     async def _may_have_more(self) -> bool:
         """Wait for pending commits; return whether the queue may hold messages that the loop has not found yet."""
-        if self._stopped:
+        if self._state is not _IDLE:
             return False
         commits = self._commits
         outdated = self._answer_outdated if self._until_idle == 0 else bool(commits.in_progress)
@@ -299,6 +321,10 @@ class Consumer(Generic[T]):
         for work, _ in commits.failures:
             await work.rollback()  # it has begun, and ends once its message can be taken
         return bool(commits.failures) or outdated
+
+    def _start_idle_timer(self) -> None:
+        if self._until_idle and self._idle_timer is None:
+            self._idle_timer = self._runtime.clock.call_later(self._until_idle, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
         """End the wait for a message, unless a commit has ended during it, which may have put one into this queue."""
@@ -310,21 +336,28 @@ class Consumer(Generic[T]):
             self._became_idle()
 
     def _became_idle(self) -> None:
-        self._idle = True
+        if self._state is _RUNNING:
+            self._move(_IDLE)
         self._prefetcher.changed.set()
+
+    def _move(self, state: LoopState) -> None:
+        if state not in _MOVES[self._state]:
+            msg = f"a loop cannot move from {self._state.name} to {state.name}"
+            raise AssertionError(msg)
+        self._state = state
 
     # -- closing
 
     async def _close(self, error: BaseException | None) -> None:
-        if self._closed:
+        if self._state is _CLOSED:
             return
-        self._closed = self._stopped = True
+        self._move(_CLOSED)
         try:
             await self._finish(error)
             if error is None:
                 self._report()
         finally:
-            self._redelivered += self._commits.abandon()
+            self._commits.abandon()
 
     async def _finish(self, error: BaseException | None) -> None:
         released = self._prefetcher.abandon()
@@ -368,7 +401,7 @@ class Consumer(Generic[T]):
         if self._handling is not None:
             self._handling.end()
         self._commits.abandon()
-        if self._closed or not (open_delivery or self._prefetcher.ready or self._prefetcher.asking):
+        if self._state is _CLOSED or not (open_delivery or self._prefetcher.ready or self._prefetcher.asking):
             return
         try:
             asyncio.get_running_loop()
@@ -414,24 +447,8 @@ class _PendingCommits:
                 self.abandon()
         self.landed.set()
 
-    def abandon(self) -> int:
-        """Log the failures, now and later, because no loop raises them; return how many messages are redelivered."""
+    def abandon(self) -> None:
+        """Log the failures, now and later, because no loop raises them."""
         self._abandoned = True
-        redelivered = 0
         while self.failures:
-            work, failure = self.failures.popleft()
-            if isinstance(failure, REDELIVERY_ERRORS):
-                redelivered += 1
-                log_redelivery(work, failure)
-            else:
-                [claim] = work.claims
-                text = "queue %s: message %s could not be settled"
-                log.error(text, claim.state.name, claim.id, exc_info=failure, extra=about(claim, work.id))
-        return redelivered
-
-
-def log_redelivery(work: UnitOfWork, error: BaseException) -> None:
-    """Log that the message of a delivery, which could not be committed, is redelivered."""
-    [claim] = work.claims
-    text = "queue %s: %s is redelivered: %s"
-    log.warning(text, claim.state.name, claim.id, error, extra=about(claim, work.id))
+            log_unsettled(*self.failures.popleft())

@@ -20,13 +20,13 @@ from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.options import reason_text
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import prepare
-from aiozkqueue.queue.state.claim import UNDECODED
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.reply import Reply
 from aiozkqueue.runtime.exception_groups import only_of
 
 from .cancellations import foreign_cancellations
-from .undo import commit_or_undo, describe, undo
+from .failures import describe
+from .undo import commit_or_undo, undo
 from .unit_of_work import UnitOfWork, current_work
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Settling(Protocol):
         """Commit."""
         ...
 
-    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+    async def rollback(self, delay: float | None) -> None:
         """Roll back."""
         ...
 
@@ -114,7 +114,7 @@ class Delivery(Message[T_co]):
 
     __slots__ = ("_entered", "_outer", "_settling")
 
-    def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object = UNDECODED) -> None:
+    def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object) -> None:
         super().__init__(content, codec, value)
         self._settling = settling
         self._entered: bool = False
@@ -278,9 +278,9 @@ class WorkSettling:
         """See `Delivery`."""
         await commit_or_undo(self.work, timeout)
 
-    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+    async def rollback(self, delay: float | None) -> None:
         """See `Delivery`."""
-        await self.work.rollback(delay, error)
+        await self.work.rollback(delay)
 
     async def reject(self, reason: str) -> None:
         """See `Delivery`."""

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
-from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 
-from .cancellations import as_failure, task_is_cancelled
+from .cancellations import failure_of
 from .delivery import delivery_of
-from .handler import time_limit
+from .failures import failure_logged, log_unsettled
+from .handler import time_limits
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
-from .undo import commit_or_undo, decision_of, describe, traced_once
-from .unit_of_work import REDELIVERY_ERRORS, current_work
+from .undo import commit_or_undo
+from .unit_of_work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .core import SessionCore
     from .delivery import Delivery
     from .listener_options import ListenerSettings
-    from .middleware import Middleware
 
 log: Final = logging.getLogger(__name__)
 
@@ -52,10 +51,10 @@ class DeliveryListener(Listener[T_co]):
         queue: Destination[T_co],
         handler: Callable[[Delivery[T_co]], Awaitable[None]],
         settings: ListenerSettings,
-        on_dead: OnDead[T_co] | None = None,
+        on_dead: OnDead[T_co] | None,
     ) -> None:
         super().__init__(runtime, queue, handler, settings, on_dead)
-        self._handler = wrapped(handler, _middleware_of(runtime, settings))
+        self._handler = wrapped(handler, [*time_limits(runtime.clock, settings.timeout), *settings.middleware])
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
@@ -70,10 +69,7 @@ class DeliveryListener(Listener[T_co]):
                 for waiter in [waiter for waiter in waiters if waiter.over]:
                     waiters.remove(waiter)
                     requested -= waiter.limit
-                    for claim in waiter.future.result():
-                        self._busy += 1
-                        if not self._task_pool.submit(claim):
-                            handlers.start_soon(self._task_pool.work)
+                    self._start(waiter.future.result(), handlers)
                 free = self._settings.concurrency - self._busy - requested
                 if free > 0:
                     if not (waiters and dispatcher.request_more(waiters[-1], free)):
@@ -93,11 +89,11 @@ class DeliveryListener(Listener[T_co]):
             claims = deque(await self._await_claims(dispatcher, dispatcher.request(max(1, reserved))))
             try:
                 while claims and await pace.admit():
-                    self._start(claims.popleft(), handlers)
+                    self._start([claims.popleft()], handlers)
             finally:
                 dispatcher.releases.release(list(claims))
 
-    async def _deliver(self, claim: Claim) -> None:  # noqa: C901, PLR0912, PLR0915 - one function call less for each message
+    async def _deliver(self, claim: Claim) -> None:  # noqa: C901, PLR0912 - one function call less for each message
         runtime, queue, running = self._runtime, self._queue, self._interruptions.running
         try:
             delivered = deliver_claims_now(runtime, queue, [claim])
@@ -123,59 +119,34 @@ class DeliveryListener(Listener[T_co]):
                     await self._handler(delivery)
                 finally:
                     running.pop(claim, None)
-            except Exception as error:  # noqa: BLE001 - logged, and recorded for the next attempt
+            except BaseException as error:
                 failure = error
-                await self._failed(delivery, claim, error)
-            except BaseException as error:  # a cancellation, or an error that ends the listener too
-                failure = error
-                if isinstance(error, asyncio.CancelledError) and not task_is_cancelled():
-                    await self._failed(delivery, claim, as_failure(error))
-                    return
+                if not await self._settle_failed(delivery, error):
+                    raise
+            else:
                 if work.open:
-                    await settle_failed(delivery, error)
-                raise
-            if work.open:
-                await commit_or_undo(work)
-            self._counts.handled += 1
-        except REDELIVERY_ERRORS as error:
-            failure = error
-            context = about(claim, work_of(delivery).id)
-            log.warning("queue %s: %s is redelivered: %s", self._queue.name, delivery.id, error, extra=context)
+                    await commit_or_undo(work)
+                self._counts.handled += 1
         except SessionClosedError:
             raise
         except QueueError as error:
             failure = error
-            context = about(claim, work_of(delivery).id)
-            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=context)
+            log_unsettled(work, error)
         finally:
             current_work.reset(outer)
             if handling is not None:
                 handling.end(failure)
             failure = None  # its traceback refers to this frame: a cycle would burden the garbage collector
 
-    async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
-        """Settle a delivery whose handler failed."""
+    async def _settle_failed(self, delivery: Delivery[object], error: BaseException) -> bool:
+        """Settle a delivery by the error of its handler; return False if the error ends the listener too."""
+        work, failure = work_of(delivery), failure_of(error)
+        if failure is None:
+            if work.open:
+                await settle_failed(delivery, error)
+            return False
         self._counts.failed += 1
-        if decision_of(error) is not None:
-            if delivery.outcome is Outcome.OPEN:
-                await settle_failed(delivery, error)
-            return
-        work = work_of(delivery)
-        with traced_once(work, [claim], error) as shown:
-            log.warning(
-                "queue %s: handler failed on message %s, attempt %d: %s",
-                self._queue.name,
-                delivery.id,
-                claim.attempt,
-                work.predict_disposition(claim, describe(error)),
-                exc_info=shown,
-                extra=about(claim, work.id),
-            )
-            if delivery.outcome is Outcome.OPEN:
-                await settle_failed(delivery, error)
-
-
-def _middleware_of(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:
-    """Return the functions around the handler, the first outermost."""
-    limits: list[Middleware] = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
-    return [*limits, *settings.middleware]
+        with failure_logged(work, failure):
+            if work.open:
+                await settle_failed(delivery, failure)
+        return True

@@ -49,8 +49,15 @@ def _signature(handler: Any) -> inspect.Signature:  # noqa: ANN401 - any callabl
     return inspect.signature(handler)
 
 
-def time_limit(clock: Clock, limit: float) -> Callable[[object, Callable[[], Awaitable[None]]], Awaitable[None]]:
-    """Return a middleware that cancels the handler after ``limit`` seconds, and fails its work by TimeoutError."""
+def time_limits(
+    clock: Clock, limit: float | None
+) -> list[Callable[[object, Callable[[], Awaitable[None]]], Awaitable[None]]]:
+    """Return a middleware that cancels the handler after ``limit`` seconds, and fails its work by TimeoutError.
+
+    None: there is no limit, and no middleware.
+    """
+    if limit is None:
+        return []
 
     async def within(_: object, call_next: Callable[[], Awaitable[None]]) -> None:
         scope = asyncio.timeout(None)
@@ -67,4 +74,4 @@ def time_limit(clock: Clock, limit: float) -> Callable[[object, Callable[[], Awa
                 raise TimeoutError(msg) from None
             raise
 
-    return within
+    return [within]

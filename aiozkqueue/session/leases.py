@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from aiozkqueue.arguments import Seconds
-    from aiozkqueue.codec import Codec
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -68,11 +67,10 @@ class Lease(Message[T]):
 class Leases(Generic[T]):
     """The leases on one queue: `Queue.leases`."""
 
-    def __init__(self, runtime: SessionCore, queue: Destination[T], state: QueueState, codec: Codec[T]) -> None:
+    def __init__(self, runtime: SessionCore, queue: Destination[T], state: QueueState) -> None:
         self._runtime = runtime
         self._queue = queue
         self._state = state
-        self._codec = codec
 
     @property
     def _limit(self) -> CallLimit:

@@ -28,6 +28,7 @@ from .interruptions import Interruptions
 from .middleware import name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
@@ -70,7 +71,7 @@ class Listener(Generic[T_co]):
         queue: Destination[T_co],
         handler: object,
         settings: ListenerSettings,
-        on_dead: OnDead[T_co] | None = None,
+        on_dead: OnDead[T_co] | None,
         *,
         lead: float = 0.0,
     ) -> None:
@@ -228,11 +229,12 @@ class Listener(Generic[T_co]):
         dispatcher.cancel_request(waiter)
         return []
 
-    def _start(self, claim: Claim, handlers: anyio.abc.TaskGroup) -> None:
-        """Start a handler."""
-        self._busy += 1
-        if not self._task_pool.submit(claim):
-            handlers.start_soon(self._task_pool.work)
+    def _start(self, claims: Sequence[Claim], handlers: anyio.abc.TaskGroup) -> None:
+        """Start a handler for each of these claims."""
+        for claim in claims:
+            self._busy += 1
+            if not self._task_pool.submit(claim):
+                handlers.start_soon(self._task_pool.work)
 
     def _answered(self, _: object) -> None:
         self._wake.set()

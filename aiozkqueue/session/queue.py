@@ -448,7 +448,7 @@ class Queue(Destination[T]):
 
         Raises: SessionClosedError, WrongLoopError.
         """
-        return Leases(self._core, self, self._state, self._binding.codec)
+        return Leases(self._core, self, self._state)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

@@ -99,12 +99,13 @@ class Transaction:
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
         claims = _claim_at_hand(self._work, queue, 1, condition)
-        for claim in claims or await _claim(self._work, queue, 1, wait, condition):
-            message = Message(content_of(claim), binding_of(queue).codec, claim.value)
-            if tracing is not None:
-                tracing.received(queue.name, [message], begun)
-            return message
-        return None
+        claims = claims or await _claim(self._work, queue, 1, wait, condition)
+        if not claims:
+            return None
+        message = Message(content_of(claims[0]), binding_of(queue).codec, claims[0].value)
+        if tracing is not None:
+            tracing.received(queue.name, [message], begun)
+        return message
 
     async def take_many(
         self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
@@ -294,7 +295,7 @@ class TransactionBlock(Block):
         if kind is not None:
             await undo(work, error)
         elif self._autocommit:
-            try:
+            try:  # as `commit_or_undo`, with one coroutine less for every transaction
                 await work.commit(self._commit_timeout)
             except BaseException as failure:
                 await undo_unsent(work, failure)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -86,6 +86,18 @@ REDELIVERY_ERRORS = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
 # Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
 _OPEN, _SETTLING, _COMMITTED = WorkState.OPEN, WorkState.SETTLING, WorkState.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = WorkState.ROLLED_BACK, WorkState.IN_DOUBT
+
+
+class _Release(NamedTuple):
+    """How claims are released; see `UnitOfWork.rollback`."""
+
+    delay: float | None
+    error: str | None = None
+    cause: BaseException | None = None
+    rewrite: bytes | None = None
+    date: int | None = None
+    obstructed: str | None = None
+    """The id of a message that could not be removed: its delay grows with each attempt, whatever its policy says."""
 
 
 class UnitOfWork:
@@ -462,7 +474,7 @@ class UnitOfWork:
             self.require_open()
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._release_claims(delay, error, rewrite, cause=cause, date=date)
+            self._release_claims(_Release(delay, error, cause, rewrite, date))
             self._move(_ROLLED_BACK)
         if self._release is not None:
             await wait_settled(self._release, limit=self.runtime.grace)
@@ -489,7 +501,7 @@ class UnitOfWork:
         """Undo at once, for callers that can no longer wait."""
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._release_claims(0, None)
+            self._release_claims(_Release(0))
             self._move(_ROLLED_BACK)
 
     async def decision(self, limit: float | None) -> None:
@@ -528,7 +540,7 @@ class UnitOfWork:
         # No server has answered in time: the messages are not the cause.
         delay = 0 if type(error) is NotCommittedError else None
         self._move(_SETTLING)
-        self._release_claims(delay, str(error), cause=error)
+        self._release_claims(_Release(delay, str(error), error))
         self._move(_ROLLED_BACK)
         if self._release is not None and waits:
             await wait_settled(self._release, limit=self.runtime.grace)
@@ -590,35 +602,20 @@ class UnitOfWork:
             self._move(_IN_DOUBT)
         else:
             if isinstance(error, ItemNotEmptyError):
-                self._release_claims(0, str(error), cause=error, obstructed=error.message_id)
+                self._release_claims(_Release(0, str(error), error, obstructed=error.message_id))
             elif not isinstance(error, SessionExpiredError):
-                self._release_claims(0 if isinstance(error, _BLAMELESS) else None, str(error), cause=error)
+                self._release_claims(_Release(0 if isinstance(error, _BLAMELESS) else None, str(error), error))
             self._move(_ROLLED_BACK)
         self._atomic_write = None  # its puts refer to this: a reference cycle would burden the garbage collector
 
-    def _release_claims(
-        self,
-        delay: float | None,
-        error: str | None,
-        rewrite: bytes | None = None,
-        *,
-        cause: BaseException | None = None,
-        obstructed: str | None = None,
-        date: int | None = None,
-    ) -> None:
-        """Drop the puts, and send the release of all claims; it continues until it is applied or the session is over.
-
-        The arguments are as for `rollback`. The message ``obstructed`` could not be removed: its delay grows with each
-        attempt, whatever its policy says.
-        """
+    def _release_claims(self, release: _Release) -> None:
+        """Drop the puts, and send the release of all claims, until it is applied or the session is over."""
         self.drop_puts()
         self._free_capacity()
         runtime = self.runtime
         if runtime.closed or not self._claims or self.lost:
             return
-        if delay is None:
-            delay = self._jittered_delay
-        dispositions = self._released(delay, error, cause=cause, obstructed=obstructed, rewrite=rewrite, date=date)
+        dispositions = self._released(release)
         release_id = runtime.ids.next()
         atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))
         try:
@@ -635,17 +632,11 @@ class UnitOfWork:
             self._reservation.release()
             self._reservation = None
 
-    def _released(
-        self,
-        delay: float | None,
-        error: str | None,
-        *,
-        cause: BaseException | None,
-        obstructed: str | None,
-        rewrite: bytes | None,
-        date: int | None,
-    ) -> dict[Claim, Disposition]:
-        """Return the dispositions of the claims in a release; the arguments are as for `_release_claims`."""
+    def _released(self, release: _Release) -> dict[Claim, Disposition]:
+        """Return the dispositions of the claims in a release."""
+        delay, error, cause, rewrite, date, obstructed = release
+        if delay is None:
+            delay = self._jittered_delay
         random = self.runtime.random.random
         dispositions: dict[Claim, Disposition] = {}
         for claim in self._claims:

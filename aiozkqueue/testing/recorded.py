@@ -22,9 +22,9 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check_and_encode
 from aiozkqueue.session.core import MESSAGE_MARGIN
 from aiozkqueue.session.delivery import SETTLED_HINT, Delivery, retry_delay
+from aiozkqueue.session.failures import decision_of
 from aiozkqueue.session.internals import was_entered
 from aiozkqueue.session.queue import Queue
-from aiozkqueue.session.undo import decision_of
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _Record:
         self._require_open()
         self.outcome = Outcome.COMMITTED
 
-    async def rollback(self, delay: float | None, error: str | None = None) -> None:  # noqa: ARG002 - the protocol's
+    async def rollback(self, delay: float | None) -> None:
         if self.outcome is Outcome.ROLLED_BACK:
             return
         self._require_open()

@@ -78,9 +78,8 @@ class WatchRegistry:
     def __init__(self) -> None:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
         self._recursive = 0
-        self._ancestors: dict[
-            str, _AncestorWatches
-        ] = {}  # by folder: a consumer gets an event for each message of its queue
+        # By folder: a consumer gets an event for each message of its queue.
+        self._ancestors: dict[str, _AncestorWatches] = {}
         self._gap = False  # whether missed events have not been reported to persistent watches yet
         self.standard: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
 

@@ -126,7 +126,6 @@ _CLASS_OF_CODE: dict[int, type[errors.NodeError]] = {
     -120: errors.LocalSessionError,
     -125: errors.QuotaExceededError,
 }
-_CODE_OF_CLASS = {error: code for code, error in _CLASS_OF_CODE.items()}
 UNIMPLEMENTED, SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED, THROTTLED = -6, -112, -115, -118, -124, -127
 
 
@@ -141,13 +140,6 @@ def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
     if code == THROTTLED:
         return errors.ThrottledError("the server is overloaded, and has dropped the request")
     return errors.ServerError(code, path)
-
-
-def code_of(error: errors.ZooKeeperError) -> int | None:
-    """Return the server's error code behind an exception; None if it did not come from the server."""
-    if isinstance(error, errors.ServerError):
-        return error.code
-    return _CODE_OF_CLASS.get(type(error)) if isinstance(error, errors.NodeError) else None
 
 
 # Encoding

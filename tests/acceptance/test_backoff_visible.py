@@ -51,7 +51,7 @@ async def test_stats_count_retrying_and_waiting_messages_separately(session: zq.
     await fail(session, "no paper")
     await jobs.put(b"two")
     stats = await jobs.stats()
-    assert (stats.size, stats.retrying, stats.delayed, stats.claimed) == (2, 1, 1, 0)
+    assert (stats.size, stats.retrying, stats.delayed, stats.in_flight) == (2, 1, 1, 0)
     assert (await take_one(session)).body == b"two"
 
 

@@ -41,7 +41,7 @@ async def test_a_paused_queue_delivers_nothing_accepts_puts_and_lets_held_messag
             assert await other_tx.take(other.queue("jobs"), timeout=0.5) is None
         assert await server_view.children(f"{queue_root}/jobs/locks") == [f"lock-{held.id}"]
     stats = await queue.stats()
-    assert (stats.paused, stats.size, stats.claimed) == (True, 2, 0)
+    assert (stats.paused, stats.size, stats.in_flight) == (True, 2, 0)
     await other.queue("jobs").configure(RESUMED)
     assert [(await take_one(session)).value for _ in range(2)] == [b"2", b"3"]
     assert not (await queue.stats()).paused

@@ -110,7 +110,7 @@ async def test_a_driver_killed_at_any_write_of_a_return_loses_and_duplicates_not
                 died = True
         async with zq.connect(zookeeper, root=root) as session:
             stats = await session.queue("orders").stats()
-            assert stats.claimed in (range(8, 17) if died else {8})
+            assert stats.in_flight in (range(8, 17) if died else {8})
             assert stats.size == 24
         async with driver(zookeeper, root) as ledger:
             await stream.run(ledger, 8)
@@ -119,7 +119,7 @@ async def test_a_driver_killed_at_any_write_of_a_return_loses_and_duplicates_not
         assert Counter(taken) == Counter(bodies), f"killed at write {step}"
         async with zq.connect(zookeeper, root=root) as session:
             stats = await session.queue("orders").stats()
-            assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
+            assert (stats.size, stats.in_flight, stats.ledgers) == (0, 0, 0)
     assert step > (4 if bundle == 1 else 2)
 
 
@@ -211,7 +211,7 @@ async def test_the_locks_of_consumers_that_claimed_prepared_messages_stay(
             ledger._zookeeper = client
             assert await ledger.release_unsealed() == 0
             assert await ledger.batches() == [first]
-            assert (await orders.stats()).claimed == 16
+            assert (await orders.stats()).in_flight == 16
             await holder.commit()
         assert await orders.size() == 0
 

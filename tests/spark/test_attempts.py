@@ -119,7 +119,7 @@ async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
             f"stream 'spark': the query failed {most} times on a batch of only this message"
         }
         assert Counter(query.rows) == Counter(bodies) - Counter(poison)
-        assert (await queue.size(), (await queue.stats()).claimed, await ledger.batches()) == (0, 0, [])
+        assert (await queue.size(), (await queue.stats()).in_flight, await ledger.batches()) == (0, 0, [])
     assert query.failures <= 3 * most + most + 8
     assert query.batches <= 80
 
@@ -173,7 +173,7 @@ async def test_a_release_during_a_division_releases_the_whole_batch(zookeeper: s
         queue = session.queue("orders")
         assert await queue.admin.release_ledger("spark") == 20
         assert sorted(message.body.decode() for message in await queue.peek(100)) == sorted(bodies)
-        assert (await queue.stats()).claimed == 0
+        assert (await queue.stats()).in_flight == 0
 
 
 def test_a_manifest_is_read_back_and_an_older_one_without_the_new_fields_is_read() -> None:

@@ -280,7 +280,7 @@ async def test_a_driver_killed_at_any_write_of_any_batch_loses_and_duplicates_no
         taken = [body for batch in stream.sink.values() for body in batch]
         assert Counter(taken) == Counter(bodies), f"killed at write {step}"
         async with zq.connect(zookeeper, root=root) as session:
-            assert (await session.queue("orders").stats()).claimed == 0
+            assert (await session.queue("orders").stats()).in_flight == 0
             assert await session.queue("orders").size() == 0
     assert step > (10 if bundle == 1 else 7)
 
@@ -312,7 +312,7 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
             await successor.acknowledge(another)
         async with zq.connect(zookeeper, root=root) as session:
             stats = await session.queue("orders").stats()
-            assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
+            assert (stats.size, stats.in_flight, stats.ledgers) == (0, 0, 0)
     assert step == 6
 
 
@@ -355,7 +355,7 @@ async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
         queue = session.queue("orders")
         assert await queue.admin.release_ledger("spark") == 3
         stats = await queue.stats()
-        assert (stats.size, stats.claimed, stats.ledgers) == (5, 0, 0)
+        assert (stats.size, stats.in_flight, stats.ledgers) == (5, 0, 0)
 
 
 async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_released(
@@ -377,7 +377,7 @@ async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_rele
         queue = session.queue("orders")
         assert await queue.admin.release_ledger("spark") == 0
         stats = await queue.stats()
-        assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
+        assert (stats.size, stats.in_flight, stats.ledgers) == (0, 0, 0)
 
 
 class FollowedClient:
@@ -499,9 +499,9 @@ async def test_messages_of_a_ledger_count_as_claimed_and_not_as_leftovers(zookee
         async with session.transaction() as tx:
             assert len(await tx.take_many(queue, 10)) == 6
         stats = await queue.stats()
-        assert (stats.size, stats.claimed, stats.ledgers) == (4, 4, 1)
+        assert (stats.size, stats.in_flight, stats.ledgers) == (4, 4, 1)
         await session.admin.clean("orders")
-        assert (await queue.stats()).claimed == 4
+        assert (await queue.stats()).in_flight == 4
         diagnosis = await session.admin.diagnose("orders")
         assert "lock" not in json.dumps([str(finding) for finding in diagnosis.findings]).lower()
 
@@ -581,7 +581,7 @@ async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_
 
             client = OvertakenClient(core_of(session).zookeeper, force_open_and_take)
             await _Releasing(client, core_of(session).queue_state("orders"), "spark").run()  # type: ignore[arg-type]
-            assert (await orders.stats()).claimed == 4
+            assert (await orders.stats()).in_flight == 4
             async with session.transaction() as tx:
                 assert await tx.take(orders) is None
             await holder.commit()
@@ -679,7 +679,7 @@ async def test_undecodable_messages_become_dead_letters_when_their_batch_is_ackn
             assert dead.body == b"bad"
             assert dead.reason == "stream 'spark': the payload does not decode: no JSON"
             assert await queue.size() == 0
-            assert (await queue.stats()).claimed == 0
+            assert (await queue.stats()).in_flight == 0
             with pytest.raises(NoNodeError):
                 await mark(client, page.path, ids[1], "too late", -1)
 

@@ -64,7 +64,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
         assert (len(now["locks"]), len(now["meta"])) == (2, 2)
         assert await bodies_of(ledger, await ledger.pages(batch)) == bodies
         stats = await session.queue("orders").stats()
-        assert (stats.size, stats.claimed, stats.waiting, stats.ledgers) == (NUMBER, NUMBER, 0, 1)
+        assert (stats.size, stats.in_flight, stats.waiting, stats.ledgers) == (NUMBER, NUMBER, 0, 1)
         async with session.transaction() as tx:
             assert await tx.take(session.queue("orders"), timeout=0.5) is None
         await session.admin.clean("orders")
@@ -203,7 +203,7 @@ async def test_an_undecodable_message_of_a_bundle_becomes_a_dead_letter_though_d
             queue = session.queue("orders")
             assert [letter.body for letter in await queue.dead_letters.peek()] == [b"7"], f"killed at write {step}"
             stats = await queue.stats()
-            assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
+            assert (stats.size, stats.in_flight, stats.ledgers) == (0, 0, 0)
     assert step > 4
 
 
@@ -288,7 +288,7 @@ def test_a_damaged_bundle_becomes_one_dead_letter_with_its_batch(options: dict[s
     async def dead() -> list[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
-            assert (await queue.size(), (await queue.stats()).claimed) == (0, 0)
+            assert (await queue.size(), (await queue.stats()).in_flight) == (0, 0)
             return [letter.body for letter in await queue.dead_letters.peek()]
 
     assert asyncio.run(dead()) == [b"damaged"]

@@ -55,7 +55,7 @@ def left(options: Mapping[str, str]) -> tuple[int, int, int]:
     async def look() -> tuple[int, int, int]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             stats = await session.queue(options["queue"]).stats()
-            return stats.size, stats.claimed, stats.ledgers
+            return stats.size, stats.in_flight, stats.ledgers
 
     return asyncio.run(look())
 

@@ -33,14 +33,12 @@ WIDE_CLASSES = {
 }
 #: Functions with more parameters. `connect`, `listener` and each command have one for each option.
 LONG_SIGNATURES = {
-    "queue/claim/claim_batches.py __init__",
     "session/connect.py connect",
     "queue/state/claim.py __init__",
 }
 #: Functions with a higher complexity: the loop that handles every message, and functions with one check per setting.
 COMPLEX_FUNCTIONS = {
     "layout/settings.py __post_init__",
-    "queue/claim/groups.py _read",
     "zookeeper/wire.py _decode_multi",
 }
 

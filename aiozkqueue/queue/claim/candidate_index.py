@@ -189,10 +189,9 @@ class CandidateIndex:
         """Return the next candidates of a level. Other tasks run while many names are passed over."""
         while True:
             places = level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic())
-            if heads := places if self.groups is None else self.groups.heads(places):
+            heads = places if self.groups is None else self.groups.heads(places)
+            if heads or not (places or level.backlog.unfinished):
                 return heads
-            if not places and not level.backlog.unfinished:
-                return []
             await asyncio.sleep(0)
 
     def heads(self, places: list[str]) -> list[str]:
@@ -405,12 +404,12 @@ class CandidateIndex:
         self.levels.put_last(places)
 
     def begin_listing(self) -> set[str]:
-        """Note the ids of our items that end from now on: a listing may show them as free. Returns the set of them."""
+        """Note the ids of our items that end from now on, and return their set: a listing may show them as free."""
         self._gone = set()
         return self._gone
 
     def end_listing(self) -> None:
-        """Note no more of them."""
+        """Stop noting them."""
         self._gone = None
 
     def settled(self, message_id: str, *, gone: bool, place: str | None = None) -> None:

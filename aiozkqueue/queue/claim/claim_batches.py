@@ -20,6 +20,7 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 from .candidate_index import Origin
 from .claimer import ContendedError, ReopenError
 from .collapse import claim_newest
+from .foreign import Splitter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -32,13 +33,12 @@ if TYPE_CHECKING:
     from .candidate_index import CandidateIndex
     from .claimer import Claimer, ClaimResult
     from .collapse import Duplicates
-    from .foreign import Splitter
     from .groups import GroupLocks
     from .releases import Releases
+    from .services import ClaimServices
     from .waiters import WaitQueue
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[ClaimResult]]
-    from .services import ClaimServices
 
 #: Claim batches in flight: of a session that is alone on the queue, and of one among several.
 BATCHES_ALONE = 4
@@ -69,9 +69,8 @@ class _PendingBatch(NamedTuple):
 class ClaimBatches:
     """The claim batches in flight of one session and queue. The wakeup event is set when a batch is answered.
 
-    ``splitter`` splits the items of another program's queue; None: the queue is our own. ``releases`` gets
-    the claims that no taker wants. ``fail`` receives the error of a failed batch, unless the failure is expected: a
-    contended candidate, another configuration, a lost connection.
+    ``releases`` gets the claims that no taker wants. ``fail`` receives the error of a failed batch, unless the failure
+    is expected: a contended candidate, another configuration, a lost connection.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class ClaimBatches:
         group_locks: GroupLocks,
         held_bundles: HeldBundles,
         waiters: WaitQueue,
-        splitter: Splitter | None,
         releases: Releases,
         fail: Callable[[Exception], None],
     ) -> None:
@@ -93,7 +91,8 @@ class ClaimBatches:
         self._group_locks = group_locks
         self._held_bundles = held_bundles
         self._waiters = waiters
-        self._splitter = splitter
+        foreign = self._state.dialect is not None
+        self._splitter = Splitter(services, releases=releases, candidates=candidates) if foreign else None
         self._tasks = services.tasks
         self._releases = releases
         self._fail = fail
@@ -117,6 +116,11 @@ class ClaimBatches:
     def in_flight(self) -> set[int]:
         """The numbers of the batches in flight."""
         return self._pending
+
+    @property
+    def splitting(self) -> bool:
+        """Whether an item of another program is being split, whose parts come next in order."""
+        return self._splitter is not None and self._splitter.busy
 
     @property
     def full(self) -> bool:
@@ -187,7 +191,7 @@ class ClaimBatches:
             self._submit(run, claim, self._claimer.item_lock_size, generation, last_arrival, messages=messages)
         self._candidates.put_back([place for _, run in runs[BATCHES_ALONE:] for place in run])
 
-    def _submit(  # noqa: PLR0917 - one caller, above it
+    def _submit(  # noqa: PLR0917 - called for every batch
         self,
         places: list[str],
         claim: ClaimBatch,

@@ -123,13 +123,10 @@ class CandidateSource:
         now = await self._time(self._delayed.next, generation)
         await self._delayed.refresh(now, generation, watched=self._watch.armed, asked=self._demand.any_nonblocking)
         places = self._delayed.due(await self._time(self._delayed.next, generation))
-        if (accepts := self._state.snapshot.accepts) is not None:
-            places = [place for place in places if accepts(name_at(place))]
         try:
+            places = await self._accepted(places, generation)
             if (batch_visibility := self._index.batch_visibility) is not None:
                 places = await self._of_open_batches(batch_visibility, places, generation)
-            if self._selector is not None:
-                places = await self._selector.select(places, generation)
         except BaseException:
             self._delayed.must_refresh = True  # they must be found again
             raise
@@ -182,6 +179,12 @@ class CandidateSource:
                 batch_visibility.found_open(stage)
         return [place for place in places if (stage := stage_of(place)) is None or batch_visibility.is_open(stage)]
 
+    async def _accepted(self, places: list[str], generation: int) -> list[str]:
+        """Leave out items that this consumer does not take, because of its node or its filter."""
+        if (accepts := self._state.snapshot.accepts) is not None:
+            places = [place for place in places if accepts(name_at(place))]
+        return places if self._selector is None else await self._selector.select(places, generation)
+
     async def _free_ended(self, generation: int) -> None:
         now = self._clock.monotonic()
         if self._timers.must_list or (not self._watch.armed and now - self._timers.listed_at > DUE_LISTING):
@@ -198,11 +201,7 @@ class CandidateSource:
         if ended:
             try:
                 freed = await reap(self._zookeeper, self._state.paths, ended, generation)
-                if self._selector is not None:
-                    freed = await self._selector.select(freed, generation)
-                if (accepts := self._state.snapshot.accepts) is not None:
-                    freed = [place for place in freed if accepts(name_at(place))]
-                self._levels.put_back(freed)
+                self._levels.put_back(await self._accepted(freed, generation))
             except BaseException:
                 self._levels.must_list()
                 self._timers.must_list = True  # they must be found again
@@ -364,10 +363,7 @@ class CandidateSource:
         except BaseException:
             level.must_list = True
             raise
-        now = self._clock.monotonic()
-        level.seen_all = True
-        level.checked_at(now, now - began)
-        return self._take_of_peers(level, limit)
+        return self._listed_all(level, limit, began)
 
     async def _list_filled(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """List the lanes of a level that hold items, by a check just made, until one has something for this consumer.
@@ -378,6 +374,10 @@ class CandidateSource:
         level.must_list = False
         if places := await self._list_left(level, limit, generation):
             return places
+        return self._listed_all(level, limit, began)
+
+    def _listed_all(self, level: PriorityLevel, limit: int, began: float) -> list[str]:
+        """Record that no lane has anything left for this consumer; return other consumers' items."""
         now = self._clock.monotonic()
         level.seen_all = True
         level.checked_at(now, now - began)

@@ -38,7 +38,6 @@ from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
 from .discovery import CandidateSource
-from .foreign import Splitter
 from .groups import GroupLocks
 from .pause import ABSENT, PAUSED, Pause
 from .releases import DelayedReleases, Releases
@@ -65,7 +64,7 @@ LEAVING: Final = 2.0
 class ClaimDispatcher:
     """Dispatches the claims on one queue in one session."""
 
-    def __init__(self, services: ClaimServices, condition: Condition | None = None) -> None:
+    def __init__(self, services: ClaimServices, condition: Condition | None) -> None:
         self.state: QueueState = services.state
         self._zookeeper = services.zookeeper
         self._budgets = services.budgets
@@ -81,8 +80,6 @@ class ClaimDispatcher:
         self._group_locks = GroupLocks(
             services, claimer=claimer, candidates=candidates, waiters=waiters, releases=self.releases
         )
-        foreign = self.state.dialect is not None
-        self._splitter = Splitter(services, releases=self.releases, candidates=candidates) if foreign else None
         self._claim_batches = ClaimBatches(
             services,
             claimer=claimer,
@@ -90,7 +87,6 @@ class ClaimDispatcher:
             group_locks=self._group_locks,
             held_bundles=held_bundles,
             waiters=waiters,
-            splitter=self._splitter,
             releases=self.releases,
             fail=self._answer_failure,
         )
@@ -500,8 +496,8 @@ class ClaimDispatcher:
 
         Since the search began, takers may have left, and earlier messages may be about to be free.
         """
-        splitting = self.releases.any or (self._splitter is not None and self._splitter.busy)
-        wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
+        soon_free = self.releases.any or self._claim_batches.splitting
+        wanted = 0 if soon_free else max(0, self._waiters.wanted(self._claim_batches.promised))
         self._candidates.put_last(places[wanted:])
         return places[:wanted]
 

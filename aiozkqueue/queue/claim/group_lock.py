@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class LockFate(enum.Enum):
-    """What happens to the lock when the current messages have ended."""
+    """The fate of the lock when the current messages have ended."""
 
     KEPT = enum.auto()
     FREE = enum.auto()
     TIMED = enum.auto()  # the oldest message waits for its retry, and so does the group
 
 
-class Read(NamedTuple):
+class ReadMessage(NamedTuple):
     """A message read under the lock, with its disposition if it must not be delivered."""
 
     claim: Claim
@@ -121,7 +121,7 @@ class GroupLock:
         """See `QueueState.forced_version`: read before the lock was created."""
         self.live: list[Claim] = []
         """Messages that are delivered, or about to be, and not decided; oldest first."""
-        self.ahead: deque[Read] = deque()
+        self.ahead: deque[ReadMessage] = deque()
         """The next messages, read under the lock."""
         self.transaction: object = None
         """The transaction that holds the group and may take more of it; None: a consumer, a listener, or no taker."""
@@ -189,7 +189,7 @@ class GroupLock:
         self.rereads += 1
         self.ahead.clear()
 
-    def show(self) -> Claim | None:
+    def take_next(self) -> Claim | None:
         """Move the next message from those read ahead to the live ones; None: it must not be delivered."""
         claim, disposition = self.ahead.popleft()
         self.live.append(claim)

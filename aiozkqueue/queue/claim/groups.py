@@ -18,7 +18,7 @@ from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
 from .claimer import ClaimResult, UnreadableError
-from .group_lock import GroupLock, Read
+from .group_lock import GroupLock, ReadMessage
 from .orphan_locks import ReadFailedError, reading_locked_items
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class GroupLocks:
                     and self._current(group_lock)
                     and len(claims) < waiter.missing
                 ):
-                    self._show(group_lock, claims)
+                    self._take_next(group_lock, claims)
                 self._read_ahead(group_lock)
         while self._ready and len(claims) < waiter.missing:
-            self._show(self._ready.popleft(), claims)
+            self._take_next(self._ready.popleft(), claims)
         self.note_given(claims, waiter.transaction)
         return claims
 
@@ -137,19 +137,10 @@ class GroupLocks:
             ContendedError, ReopenError: none was locked.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        budget = self._budgets.of(generation)
+        budget, size, begun = self._budgets.of(generation), self._claimer.group_lock_size, self._clock.monotonic()
         record = LockRecord(self._ids.next(), self._ids.client).encode()
         group_locks = [
-            GroupLock(
-                self,
-                self._state,
-                group,
-                record,
-                generation=generation,
-                budget=budget,
-                size=self._claimer.group_lock_size,
-                begun=self._clock.monotonic(),
-            )
+            GroupLock(self, self._state, group, record, generation=generation, budget=budget, size=size, begun=begun)
             for group in groups
         ]
         unreadable: dict[GroupLock, NoAuthError] = {}
@@ -168,7 +159,7 @@ class GroupLocks:
                 self._claimer.log_unreadable(f"of the group locked by {group_lock.group}", denied)
                 self._unlock(group_lock, partial(self._set_aside, group_lock))
             elif group_lock.ahead:
-                self._show(group_lock, batch.claims)
+                self._take_next(group_lock, batch.claims)
             elif not group_lock.gone:
                 self._unlock(group_lock)
                 self._candidates.relist()
@@ -188,25 +179,8 @@ class GroupLocks:
 
         ``unreadable`` receives the error of each group whose oldest message is unreadable.
         """
-        paths = self._state.paths
-        nodes: list[Versioned | None] = []
         try:
-            try:
-                nodes = await self._claimer.lock_and_read(
-                    [
-                        check,
-                        *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
-                    ],
-                    [
-                        path
-                        for place, group_lock in zip(places, group_locks, strict=True)
-                        for path in (paths.at(place), group_lock.lock)
-                    ],
-                    generation,
-                )
-            except UnreadableError:
-                with reading_locked_items():
-                    nodes = await self._read_each(places, group_locks, generation, unreadable)
+            nodes = await self._lock_and_read(places, group_locks, generation, check, unreadable)
         except ReadFailedError as failure:
             self._claimer.orphan_locks.log_unread(len(group_locks), failure)
             for group_lock in group_locks:
@@ -224,16 +198,33 @@ class GroupLocks:
                 group_lock.budget.free(group_lock.size)
         return nodes[::2]
 
-    async def _read_each(
+    async def _lock_and_read(
         self,
         places: Sequence[str],
         group_locks: Sequence[GroupLock],
         generation: int,
+        check: Operation,
+        unreadable: dict[GroupLock, NoAuthError],
+    ) -> list[Versioned | None]:
+        """Create the locks, and read the oldest message and the lock of each group in turn; see `_lock`."""
+        path_of = self._state.paths.at
+        creates = [Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks]
+        pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
+        reads = [path for pair in pairs for path in pair]
+        try:
+            return await self._claimer.lock_and_read([check, *creates], reads, generation)
+        except UnreadableError:
+            with reading_locked_items():
+                return await self._read_each(group_locks, pairs, generation, unreadable)
+
+    async def _read_each(
+        self,
+        group_locks: Sequence[GroupLock],
+        pairs: Sequence[tuple[str, str]],
+        generation: int,
         unreadable: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Read the oldest message of each group separately, then its lock; of an unreadable one, only the lock."""
-        path_of = self._state.paths.at
-        pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         nodes: list[Versioned | None] = []
         for group_lock, pair in zip(
             group_locks, await read_separately(self._zookeeper, pairs, generation=generation), strict=True
@@ -343,10 +334,10 @@ class GroupLocks:
         known = len(group_lock.live) + len(group_lock.ahead)
         return len(self._candidates.members(group_lock.group, known + 1)) > known
 
-    def _show(self, group_lock: GroupLock, claims: list[Claim]) -> None:
+    def _take_next(self, group_lock: GroupLock, claims: list[Claim]) -> None:
         """Add the next message of a group to ``claims``; settle it instead if it must not be delivered."""
         disposition = group_lock.ahead[0].disposition
-        claim = group_lock.show()
+        claim = group_lock.take_next()
         if claim is not None:
             claims.append(claim)
         elif disposition is not None:
@@ -356,7 +347,7 @@ class GroupLocks:
     def _offer(self, group_lock: GroupLock) -> None:
         """Offer the next message to any taker; release the group if none comes within a while."""
         if group_lock.ahead[0].disposition is not None:
-            self._show(group_lock, [])
+            self._take_next(group_lock, [])
             return
         self._ready.append(group_lock)
         self._candidates.wakeup.set()
@@ -382,7 +373,7 @@ class GroupLocks:
             return
         if group_lock.ahead:
             # The release asserts the next message: it is refused if the lock was taken away.
-            claim = group_lock.show() or group_lock.live[-1]
+            claim = group_lock.take_next() or group_lock.live[-1]
             group_lock.ahead.clear()
             self._releases.release([claim])
         else:
@@ -447,63 +438,58 @@ class GroupLocks:
                 self._release_unseen(group_lock)
 
     async def _read(self, group_lock: GroupLock) -> None:
-        """Read the next messages, and then the lock: if it is ours now, it was ours when they were read."""
-        state, paths = self._state, self._state.paths
-        count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
-        while not group_lock.gone and not group_lock.ahead:
-            rereads, held = group_lock.rereads, {claim.place for claim in group_lock.live}
-            places = [
-                place for place in self._candidates.members(group_lock.group, len(held) + count) if place not in held
-            ]
-            if not places:
+        """Read the next messages that exist, with the records of their attempts."""
+        while not (group_lock.gone or group_lock.ahead) and (places := self._unread_places(group_lock)):
+            rereads = group_lock.rereads
+            items = await self._read_items(group_lock, places)
+            if items is None:
                 return
-            reads = [*(paths.at(place) for place in places), paths.base, group_lock.lock]
-            nodes = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
-            base, lock = nodes[-2], nodes[-1]
+            ids, nodes = [id_at(place) for place, _ in items], [node for _, node in items]
+            metas = await self._claimer.read_metas(ids, nodes, group_lock.generation)
             if _moved_on(group_lock, rereads):
                 return
-            if lock is None or lock.data != group_lock.record:
-                self.lost(group_lock)
-                return
-            if base is None or base.version != group_lock.version:
-                state.invalidate()
-                return
-            existing = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
-            for place, node in zip(places, nodes, strict=False):
-                if node is None:
-                    self._gone(place)
-            metas = await self._claimer.read_metas(
-                [id_at(place) for place, _ in existing],
-                [node for _, node in existing],
-                group_lock.generation,
-            )
-            if _moved_on(group_lock, rereads):
-                return
-            for (place, node), meta in zip(existing, metas, strict=True):
+            for (place, node), meta in zip(items, metas, strict=True):
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
-    def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
-        state, message_id = self._state, id_at(place)
-        path, client = state.paths.at(place), self._ids.client
-        claim = Claim(
-            state,
-            place,
-            message_id,
-            path,
-            group_lock.lock,
-            client,
-            group_lock.generation,
-            group_lock.budget,
-            0,
-            group_lock=group_lock,
-        )
+    def _unread_places(self, group_lock: GroupLock) -> list[str]:
+        """Return the places of the next messages to read."""
+        count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
+        held = {claim.place for claim in group_lock.live}
+        members = self._candidates.members(group_lock.group, len(held) + count)
+        return [place for place in members if place not in held]
+
+    async def _read_items(self, group_lock: GroupLock, places: list[str]) -> list[tuple[str, Versioned]] | None:
+        """Read items, and then the lock: if it is ours now, it was ours when they were read. Return those that exist.
+
+        None: the items are no longer the next ones, or the lock or the configuration is another one.
+        """
+        paths, rereads = self._state.paths, group_lock.rereads
+        reads = [*(paths.at(place) for place in places), paths.base, group_lock.lock]
+        *nodes, base, lock = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
+        if _moved_on(group_lock, rereads):
+            return None
+        if lock is None or lock.data != group_lock.record:
+            self.lost(group_lock)
+            return None
+        if base is None or base.version != group_lock.version:
+            self._state.invalidate()
+            return None
+        for place, node in zip(places, nodes, strict=True):
+            if node is None:
+                self._gone(place)
+        return [(place, node) for place, node in zip(places, nodes, strict=True) if node is not None]
+
+    def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> ReadMessage:
+        state, client, generation = self._state, self._ids.client, group_lock.generation
+        path, lock, budget = state.paths.at(place), group_lock.lock, group_lock.budget
+        claim = Claim(state, place, id_at(place), path, lock, client, generation, budget, 0, group_lock)
         self._claimer.expect(len(item.data))
         disposition = self._claimer.examine(claim, item, meta)
         claim.claimed_at = group_lock.locked_at if group_lock.locked_at is not None else self._server_clock.now()
         if group_lock.locked_at is not None and claim.fields is not None and disposition is None:
             disposition = self._claimer.examine_name(claim, group_lock.locked_at)
         group_lock.locked_at = None  # later messages are checked when they are delivered
-        return Read(claim, disposition)
+        return ReadMessage(claim, disposition)
 
     def _gone(self, place: str) -> None:
         self._claimer.counts.gone += 1

@@ -49,7 +49,7 @@ def this_process() -> bytes:
 class Registration:
     """One session's entry, created again in each ZooKeeper session. ``about`` is its data."""
 
-    def __init__(self, services: ClaimServices, condition: Condition | None = None) -> None:
+    def __init__(self, services: ClaimServices, condition: Condition | None) -> None:
         self._zookeeper = services.zookeeper
         self._paths = services.state.paths
         self._client = services.ids.client

@@ -92,7 +92,7 @@ class Releases:
         return asyncio.gather(*(atomic_write.done for atomic_write in self._in_flight), return_exceptions=True)
 
     def close(self) -> None:
-        """Release nothing any more: the locks end with the session."""
+        """Stop releasing: the locks end with the session."""
         self._closed = True
 
     def _watch(self, atomic_write: AtomicWrite) -> None:

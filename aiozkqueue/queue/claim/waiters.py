@@ -240,7 +240,7 @@ class WaitQueue:
         return claims[start:]
 
     def settle_partial(self, in_flight: set[int]) -> None:
-        """Have takers that got messages at hand, but not all they want, wait for the batches in flight, if any."""
+        """Have takers with some of their messages wait for the batches in flight; answer them if there are none."""
         for waiter in self:
             if waiter.count and waiter.awaited is None:
                 if in_flight:

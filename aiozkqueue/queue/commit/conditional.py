@@ -113,28 +113,29 @@ async def apply(runtime: Runtime, changes: Iterable[Change]) -> list[bool]:
     return [not part.left for part in await settle(runtime, changes)]
 
 
-async def settle(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalPart]:
-    """Try each change, as `apply` does; return the parts, which hold the results. Raises: as `apply`."""
-    return await _settle(runtime, changes)
-
-
 async def settle_allowed(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalPart]:
     """Try each change, as `settle` does; a change that an ACL refuses has the error in its ``error``.
 
     Raises: as `apply`, but AccessDeniedError.
     """
-    return await _settle(runtime, changes, spared=AccessDeniedError)
+    return await settle(runtime, changes, kept=AccessDeniedError)
 
 
-async def _settle(
-    runtime: Runtime, changes: Iterable[Change], *, spared: type[QueueError] | tuple[()] = ()
+async def settle(
+    runtime: Runtime, changes: Iterable[Change], *, kept: type[QueueError] | tuple[()] = ()
 ) -> list[ConditionalPart]:
+    """Try each change, as `apply` does; return the parts, which hold the results.
+
+    A change that fails with an error of the class ``kept`` has it in its ``error``.
+
+    Raises: as `apply`, but such errors.
+    """
     parts = [ConditionalPart(change) for change in changes]
     for start in range(0, len(parts), MAX_PARTS):
         together = parts[start : start + MAX_PARTS]
         await settle_together(runtime, [AtomicWrite(runtime.ids.next(), part) for part in together])
         for part in together:
-            if part.error is not None and not part.left and not isinstance(part.error, spared):
+            if part.error is not None and not part.left and not isinstance(part.error, kept):
                 raise part.error
     return parts
 

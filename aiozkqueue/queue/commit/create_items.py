@@ -63,8 +63,9 @@ class CreateItems(Part):
     @property
     def needs_time(self) -> bool:
         """See `Part`: a put with a delay or a lifetime has an end, and a queue with a default lifetime adds one."""
-        if any(state.snapshot.config.lifetime is not None for state in self.queues):
-            return True
+        for state in self.queues:
+            if state.snapshot.transform_put is not None and state.snapshot.config.lifetime is not None:
+                return True
         return self._planned and any(put.plan is not None and put.plan.needs_time for put in self._puts)
 
     def compose(self, composition: Composition) -> None:

@@ -99,10 +99,8 @@ class PutPlan:
         """Whether a hook has dropped the put."""
         return any(hook.dropped for hook in self.hooks)
 
-    def joined_with(self, other: Self | None) -> Self:
+    def joined_with(self, other: Self) -> Self:
         """Return the union of two plans; the other's place takes precedence."""
-        if other is None:
-            return self
         return replace(self, hooks=(*self.hooks, *other.hooks), place=other.place or self.place)
 
     @property

@@ -8,7 +8,7 @@ always find out whether a multi was applied:
 - The session ends first: a session created *after* the server's verdict reads the slot. No request of the old
   session can still be applied, and the new session sees everything that was.
 - The multi is refused after a copy of it was lost: the slot is written again in a separate request (*sealed*) before
-the refusal is reported. From then on no late copy can be applied.
+  the refusal is reported. From then on no late copy can be applied.
 """
 
 from __future__ import annotations

@@ -380,9 +380,9 @@ class Committer(Protocol):
         ...
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:
-        """Take a write back, of which nothing has been sent, or nothing can be applied any more; return whether it was.
+        """Remove a write that was not sent, or can no longer be applied, for its submitter to fail.
 
-        Its submitter then fails it.
+        Return False if it is in progress.
         """
         ...
 
@@ -497,8 +497,8 @@ class AtomicWrite:
     async def wait(self, *, limit: float | None = None) -> None:
         """Wait until the write is settled, for up to ``limit`` seconds. The write must have been submitted.
 
-        After a cancellation, a write of which nothing was sent is withdrawn; otherwise the wait lasts for up to one
-        session timeout, through any number of cancellations.
+        After a cancellation, a write that was not sent is withdrawn. Otherwise the wait continues for up to one session
+        timeout, through any number of cancellations.
 
         Raises:
             asyncio.CancelledError: the caller was cancelled during the wait; the write may or may not be settled.
@@ -563,7 +563,7 @@ class AtomicWrite:
         return self._done
 
     def settle(self, error: BaseException | None) -> None:
-        """Tell its watchers and the caller that waits for it; its part and its committer know the outcome."""
+        """Notify its watchers and the caller that waits for it; its part and its committer know the outcome already."""
         self.settled = True
         self.error = error
         watchers, waiter = self._watchers, self._waiter

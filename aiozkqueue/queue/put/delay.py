@@ -22,8 +22,8 @@ class DelayedPlace:
         handle: QueueHandle[Runtime],
         priority: int,
         *,
-        due: int | None = None,
-        delay: float | None = None,
+        due: int | None,
+        delay: float | None,
     ) -> None:
         """``due`` is in milliseconds of ZooKeeper's time; ``delay`` is in seconds from now and replaces it."""
         self._runtime = handle.runtime
@@ -78,7 +78,7 @@ class DelayedPlace:
 
 
 def placement_plan(
-    handle: QueueHandle[Runtime], priority: int, due: int | None = None, delay: float | None = None
+    handle: QueueHandle[Runtime], priority: int, due: int | None, delay: float | None = None
 ) -> PutPlan | None:
     """Return the plan of a put by its priority and due time, or delay; None: the put is plain."""
     if not priority and delay is None and due is None:

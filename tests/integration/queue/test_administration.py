@@ -49,14 +49,14 @@ async def test_size_claimed_and_stats_count_messages_by_state(
         await delaying.commit()
         assert (await jobs.size(), await jobs.claimed()) == (4, 2)
         stats = await jobs.stats()
-        assert (stats.queue, stats.size, stats.claimed, stats.delayed, stats.dead_letters) == ("jobs", 4, 2, 1, 0)
+        assert (stats.queue, stats.size, stats.in_flight, stats.delayed, stats.dead_letters) == ("jobs", 4, 2, 1, 0)
         assert stats.consumers == 2
         assert stats.oldest is not None
         assert abs(stats.oldest - before) < timedelta(minutes=1)
         tx.reject(bad, "bad")
         assert held.value == b"0"
     stats = await jobs.stats()
-    assert (stats.size, stats.claimed, stats.delayed, stats.dead_letters) == (2, 0, 1, 1)
+    assert (stats.size, stats.in_flight, stats.delayed, stats.dead_letters) == (2, 0, 1, 1)
 
 
 async def test_the_figures_of_a_missing_queue_are_zero_and_do_not_create_it(
@@ -64,7 +64,7 @@ async def test_the_figures_of_a_missing_queue_are_zero_and_do_not_create_it(
 ) -> None:
     nothing = session.queue("nothing")
     stats = await nothing.stats()
-    assert (stats.size, stats.claimed, stats.delayed, stats.dead_letters, stats.oldest) == (0, 0, 0, 0, None)
+    assert (stats.size, stats.in_flight, stats.delayed, stats.dead_letters, stats.oldest) == (0, 0, 0, 0, None)
     assert (await nothing.size(), await nothing.claimed(), await nothing.exists()) == (0, 0, False)
     assert (await nothing.purge(), await nothing.admin.release_claims(), await nothing.dead_letters.purge()) == (
         0,

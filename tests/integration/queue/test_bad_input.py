@@ -585,7 +585,7 @@ async def test_a_transaction_with_too_many_rejects_is_refused_and_its_messages_a
     assert tx.outcome is zq.Outcome.ROLLED_BACK
     assert (await jobs.size(), await jobs.dead_letters.size()) == (3, 0)
     stats = await jobs.stats()
-    assert (stats.claimed, len(await locks())) == (0, stats.delayed)
+    assert (stats.in_flight, len(await locks())) == (0, stats.delayed)
 
 
 async def test_a_transaction_of_many_small_messages_commits(session: zq.QueueSession) -> None:

@@ -285,14 +285,14 @@ async def test_administration_reads_every_lane(
         assert len(await failing.take_many(jobs, 10)) == 10
         await failing.rollback()
     stats = await jobs.stats()
-    assert (stats.size, stats.claimed, stats.delayed, stats.consumers) == (80, 20, 10, 2)
+    assert (stats.size, stats.in_flight, stats.delayed, stats.consumers) == (80, 20, 10, 2)
     assert stats.oldest is not None
     assert await jobs.admin.release_claims() == 30
     assert await locks() == []
     with pytest.raises(zq.ClaimLostError):
         await tx.commit()
     await block.__aexit__(None, None, None)
-    assert (await jobs.stats()).claimed == 0
+    assert (await jobs.stats()).in_flight == 0
     async with session.transaction(autocommit=False) as holding:
         assert len(await holding.take_many(jobs, 3)) == 3
         assert await jobs.purge() == 77

@@ -191,6 +191,19 @@ async def test_a_dead_letter_names_the_errors_of_a_group(
     assert dead.reason == f"delivered 1 of 1 times without success; {reason}"
 
 
+async def test_the_figures_of_a_listener_count_a_failed_message_once(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.value == b"bad":
+            raise zq.Reject("no such order")
+
+    await jobs.put_many([b"good", b"bad"])
+    async with session.listener(jobs, handle) as listener:
+        await emptied(jobs)
+    assert listener._summary() == "1 message handled, 1 failed"
+
+
 async def test_concurrency_bounds_handlers_and_claims(
     session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:

@@ -136,7 +136,7 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
             await until(lambda: len(taken) == 5 + len(soon))
         assert sorted(taken) == ["a", "b", "before", "plain", *soon, "urgent"]
         stats = await session.queue("orders").stats()
-        assert (stats.size, stats.claimed, stats.staged) == (0, 0, 0)
+        assert (stats.size, stats.in_flight, stats.staged) == (0, 0, 0)
 
 
 async def test_a_listing_that_is_repeated_shows_no_message_of_a_batch_that_has_begun_meanwhile(
@@ -209,7 +209,7 @@ async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookee
         with pytest.raises(FencedError):
             await writer.put(late, "too late")
         stats = await session.queue("orders").stats()
-        assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
+        assert (stats.size, stats.staged, stats.in_flight) == (0, 0, 0)
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await writer.begin(1)  # a task that is too late
         second = await writer.begin(1, "second")

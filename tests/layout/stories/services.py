@@ -376,7 +376,7 @@ class SparkBundles:
         assert await ledger.next_batch(batch - 1, 3) == batch
         assert sum(page.items for page in await ledger.pages(batch)) == 3
         stats = await queue.stats()
-        assert (stats.size, stats.claimed, stats.staged) == (12, 3, 1)
+        assert (stats.size, stats.in_flight, stats.staged) == (12, 3, 1)
         assert [message.body for message in await take(now.session, queue, 6)] == [
             b"%d" % number for number in range(3, 9)
         ]

@@ -34,11 +34,11 @@ def replies_not_stored(patch: pytest.MonkeyPatch) -> None:
 def reply_of_a_failed_handler_sent_by_its_rollback(patch: pytest.MonkeyPatch) -> None:
     rollback = UnitOfWork._release_claims
 
-    def replying(self: UnitOfWork, *args: object, **options: object) -> None:
+    def replying(self: UnitOfWork, *args: object) -> None:
         if isinstance(self._reply, Reply):
             create = self._reply._create
             sent = self.runtime.zookeeper.multi([create])
             asyncio.ensure_future(sent).add_done_callback(lambda done: done.cancelled() or done.exception())
-        rollback(self, *args, **options)  # type: ignore[arg-type]
+        rollback(self, *args)  # type: ignore[arg-type]
 
     patch.setattr(UnitOfWork, "_release_claims", replying)

@@ -14,6 +14,8 @@ from tests.simulation.programs import Feature, join
 from tests.simulation.recorder import STATUS, HandlerError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import anyio.abc
 
     from aiozkqueue.queue.state.claim import Claim
@@ -114,9 +116,10 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
             pace.reply = max(pace.reply, min(limit, run.loop.time() - began))
         return block
 
-    def noted(claim: Claim, handlers: anyio.abc.TaskGroup) -> None:
-        started[claim.id] = run.loop.time()
-        start(claim, handlers)
+    def noted(claims: Sequence[Claim], handlers: anyio.abc.TaskGroup) -> None:
+        for claim in claims:
+            started[claim.id] = run.loop.time()
+        start(claims, handlers)
 
     if listener._reply_limit is not None:
         listener._reply_limit = _Measured(run)

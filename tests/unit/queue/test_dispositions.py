@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.dispositions import Disposition, release_disposition
 from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
-from aiozkqueue.session.undo import describe
+from aiozkqueue.session.failures import describe
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState

@@ -20,15 +20,14 @@ from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
     Node,
-    NoNodeError,
     Operation,
     ProtocolError,
     Result,
     SessionExpiredError,
     SetData,
     Stat,
-    ThrottledError,
     ZooKeeperError,
+    errors,
     records,
     wire,
 )
@@ -276,12 +275,26 @@ def test_a_path_that_does_not_start_at_the_root_raises_an_error(path: str) -> No
         wire.full_path(path, "/app")
 
 
-def test_error_codes_and_exceptions_correspond() -> None:
-    for code in (-101, -102, -103, -110, -111, -114, -120, -125, -999):
-        assert wire.code_of(wire.error_of(code, "/p")) == code
-    assert wire.code_of(ProtocolError("x")) is None
-    assert isinstance(wire.error_of(-101), NoNodeError)
-    assert isinstance(wire.error_of(-127), ThrottledError)
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (-101, errors.NoNodeError),
+        (-102, errors.NoAuthError),
+        (-103, errors.BadVersionError),
+        (-110, errors.NodeExistsError),
+        (-111, errors.NotEmptyError),
+        (-112, errors.SessionExpiredError),
+        (-114, errors.InvalidAclError),
+        (-115, errors.AuthFailedError),
+        (-120, errors.LocalSessionError),
+        (-124, errors.AuthFailedError),
+        (-125, errors.QuotaExceededError),
+        (-127, errors.ThrottledError),
+        (-999, errors.ServerError),
+    ],
+)
+def test_each_error_code_has_its_exception(code: int, error: type[ZooKeeperError]) -> None:
+    assert type(wire.error_of(code, "/p")) is error
 
 
 def test_an_error_names_its_code_as_the_servers_do() -> None:
