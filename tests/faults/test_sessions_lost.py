@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.faults.account import ATTEMPT, PUT, SETTLE
+from tests.faults.account import ATTEMPT, PUT, REJECT, SETTLE
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -91,6 +91,50 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
         assert tx.outcome is zq.Outcome.UNKNOWN
     assert await account.bodies("jobs") == [b"from a"]
     assert await account.locks("jobs") == []
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_messages_of_a_commit_that_stays_unknown_are_available_while_its_session_lives(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, ordered: bool, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(ordered=ordered))
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            fault = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
+            committing = asyncio.ensure_future(tx.commit())
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            async with asyncio.timeout(60):
+                with pytest.raises(zq.OutcomeUnknownError):
+                    await committing
+            assert await account.locks("jobs") == []
+        assert await account.bodies("jobs") == ([] if applied else [b"a"])
+        assert tx.outcome is zq.Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_an_undecodable_message_whose_dead_lettering_stays_unknown_is_available_while_its_session_lives(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        await session.queue("jobs").put(b"no JSON")
+        jobs = session.queue("jobs", list)
+        fault = (proxy.hold_reply if applied else proxy.hold_request)(REJECT)
+        async with session.transaction() as tx, asyncio.timeout(30):
+            taking = asyncio.ensure_future(tx.take(jobs, timeout=None))
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            while not await account.bodies("jobs", "dlq"):  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0.02)
+            taking.cancel()
+        await account.unlocked("jobs")
+        assert await account.bodies("jobs") == []
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
