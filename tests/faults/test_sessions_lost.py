@@ -252,6 +252,27 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
         assert outcome is (zq.Outcome.COMMITTED if stored else zq.Outcome.ROLLED_BACK)
 
 
+@pytest.mark.parametrize("timeout", [None, 30])
+async def test_a_commit_that_is_not_sent_because_of_an_error_has_released_its_messages(
+    proxy: ZooKeeperProxy, account: Account, root: str, timeout: float | None
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(ordered=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+        await jobs.put_many([b"1", b"2"])
+        async with session.transaction(autocommit=False) as tx:
+            first, _ = await tx.take_many(jobs, 2, timeout=30)
+            tx.release(first)
+            fault = proxy.hold_request(SETTLE)
+            committing = asyncio.ensure_future(tx.commit(timeout=timeout))
+            await fault.struck()
+            assert not committing.done()
+            proxy.reset_connections()
+            with pytest.raises(zq.InvalidOptionError, match="overtake"):
+                await committing
+            assert await account.locks("jobs") == []
+
+
 async def test_a_rollback_past_its_deadline_returns_and_removes_the_lock_later(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
