@@ -117,6 +117,22 @@ async def test_the_messages_of_a_commit_that_stays_unknown_are_available_while_i
         assert tx.outcome is zq.Outcome.UNKNOWN
 
 
+async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_slot_has_been_collected(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"first")
+        fault = proxy.hold_reply(PUT)
+        putting = asyncio.ensure_future(jobs.put(b"second"))
+        await fault.struck()
+        proxy.reset_connections()
+        await putting
+        await account.view.delete_at_once(f"{account.root}/.clients")
+        await jobs.put(b"third")
+    assert await account.bodies("jobs") == [b"first", b"second", b"third"]
+
+
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
 async def test_an_undecodable_message_whose_dead_lettering_stays_unknown_is_available_while_its_session_lives(
     proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
