@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -194,6 +195,28 @@ async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
         async with asyncio.timeout(30):
             await putting
         assert await slot_writes(account) == before + 2, "one write of the slot alone, one with the put"
+    assert await account.bodies("jobs") == [b"first", b"second"]
+
+
+async def test_a_cancelled_commit_that_was_repaired_and_sent_again_reports_that_it_was_applied(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    sent = count()
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"first")
+        await account.view.set(account.path("jobs"), await account.view.get(account.path("jobs")))
+        fault = proxy.hold_reply(lambda request: PUT(request) and next(sent) == 1)  # the first one is refused
+        async with session.transaction(autocommit=False) as tx:
+            tx.put(jobs, b"second")
+            committing = asyncio.ensure_future(tx.commit())
+            await fault.struck()
+            committing.cancel()
+            await asyncio.wait((committing,), timeout=1)  # time to withdraw it, if it counted as not sent
+            proxy.reset_connections()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+            assert tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == [b"first", b"second"]
 
 
