@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -14,9 +14,14 @@ import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.session.internals import work_of
+from aiozkqueue.session.internals import state_of, work_of
 from aiozkqueue.testing import run_virtual, simulated
-from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, Kind
+from aiozkqueue.zookeeper import SetData
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
 
 
 def slow_cluster() -> Cluster:
@@ -212,3 +217,30 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
         return str(atomic_write.error)
 
     assert "closed before this was sent" in run_virtual(main)
+
+
+def test_a_commit_whose_repair_is_not_answered_fails_when_its_session_is_closed() -> None:
+    async def main() -> str:
+        async with simulated() as cluster:
+            async with cluster.connect(name="closed") as session:
+                jobs = session.queue("jobs")
+                await jobs.put(b"first")
+                zookeeper = await cluster.client()
+                await zookeeper.multi([SetData(state_of(jobs).paths.base, b"{}")])  # the commit is refused once
+                await zookeeper.close()
+
+                def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                    reads = request.kind is Kind.READ and connection.client.name == "closed"
+                    return Fault.DROPPED if reads else None
+
+                cluster.ensemble.judge = judge
+                tx = await session.transaction(autocommit=False).__aenter__()
+                tx.put(jobs, b"never stored")
+                committing = asyncio.create_task(tx.commit())
+                await asyncio.sleep(1)
+            async with asyncio.timeout(100):
+                with pytest.raises(zq.SessionClosedError) as closed:
+                    await committing
+        return str(closed.value)
+
+    assert "nothing was stored" in run_virtual(main)
