@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -14,6 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.put.capacity import CapacityGate
 from aiozkqueue.session.internals import state_of, work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, Kind
@@ -60,6 +61,27 @@ def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
             return tx.outcome, await session.outcome(tx.id), await small.size()
 
     assert run_virtual(main) == (zq.Outcome.ROLLED_BACK, zq.Outcome.ROLLED_BACK, 5)
+
+
+def test_a_commit_that_is_rolled_back_as_it_is_admitted_uses_no_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+            small, acquire = session.queue("small"), CapacityGate.acquire
+            await small.configure(zq.QueueConfig(max_size=1))
+            async with session.transaction(autocommit=False) as tx:
+                tx.put(small, b"given up")
+
+                async def admitted(*args: Any) -> None:
+                    await acquire(*args)
+                    await tx.rollback()  # by another task, which runs before this one continues
+
+                monkeypatch.setattr(CapacityGate, "acquire", admitted)
+                with pytest.raises(zq.NotCommittedError, match="rolled back"):
+                    await tx.commit()
+            monkeypatch.undo()
+            await small.put(b"1", timeout=5)
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("by", ["a transaction", "put"])
