@@ -118,6 +118,25 @@ async def test_the_messages_of_a_commit_that_stays_unknown_are_available_while_i
         assert tx.outcome is zq.Outcome.UNKNOWN
 
 
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_the_messages_of_a_rollback_that_stays_unknown_are_available_while_its_session_lives(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            fault = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
+            undoing = asyncio.ensure_future(tx.rollback(delay=0))
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            await undoing
+            assert await account.locks("jobs") == []
+    assert await account.bodies("jobs") == [b"a"]
+
+
 async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_slot_has_been_collected(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:

@@ -281,3 +281,40 @@ def test_messages_of_a_commit_that_stays_unknown_are_available_soon_after_writes
             assert taken == (0 if fault is Fault.LOST_AFTER else number)
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_messages_without_a_taker_whose_return_stays_unknown_are_available_soon_after_writes_work_again(
+    fault: Fault,
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="holder") as session, cluster.connect() as other:
+            jobs, number = session.queue("jobs"), 4
+            await jobs.configure(zq.QueueConfig(bundle=number))
+            await jobs.put_many([b""] * number)
+            refusing: list[Refusing] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                returns = request.kind is Kind.MULTI and any(
+                    isinstance(operation, Create) and "/items/item-" in operation.path for operation in request.argument
+                )
+                if refusing or not returns or connection.client.name != "holder":
+                    return None
+                refusing.append(Refusing(session, -1, lambda _: True))
+                return fault
+
+            cluster.ensemble.judge = judge
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(jobs, timeout=1)
+                await asyncio.sleep(1)
+                refusing[0].stop()
+                async with other.transaction() as neighbour:
+                    taken = 0
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(60):
+                            while taken < number:  # the session gives the whole bundle up
+                                taken += len(await neighbour.take_many(other.queue("jobs"), number, timeout=None))
+                    assert taken == number
+                await tx.rollback()
+
+    run_virtual(main)
