@@ -328,18 +328,18 @@ class UnitOfWork:
         self.runtime.check()
         if self._state is not _OPEN:
             self.require_open()
-        deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
+        deadline = FOREVER if timeout is None else Deadline(timeout, self.runtime.clock)
         try:
             if self._puts and not self.make_ready_now():
-                await self._make_ready(timeout)
+                await self._make_ready(deadline)
             atomic_write = self.begin_commit()
         except QueueError as error:
             if self.open:
-                await self._rollback_unsent(error, waits=timeout is None)
+                await self._rollback_unsent(error, deadline)
             raise
         if atomic_write is None:
             return
-        await atomic_write.wait(limit=None if deadline is None else max(0.0, deadline - self.runtime.clock.monotonic()))
+        await atomic_write.wait(limit=deadline.left)
         if not atomic_write.settled:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
@@ -535,28 +535,28 @@ class UnitOfWork:
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error
 
-    async def _rollback_unsent(self, error: QueueError, *, waits: bool) -> None:
-        """Undo work whose commit could not be sent; ``waits``: until the messages are released."""
+    async def _rollback_unsent(self, error: QueueError, deadline: Deadline) -> None:
+        """Undo work whose commit could not be sent; wait until the messages are released, up to its deadline."""
         # No server has answered in time: the messages are not the cause.
         delay = 0 if type(error) is NotCommittedError else None
         self._move(_SETTLING)
         self._release_claims(_Release(delay, str(error), error))
         self._move(_ROLLED_BACK)
-        if self._release is not None and waits:
-            await wait_settled(self._release, limit=self.runtime.grace)
+        if self._release is not None:
+            left, grace = deadline.left, self.runtime.grace
+            await wait_settled(self._release, limit=grace if left is None else min(left, grace))
 
-    async def _make_ready(self, timeout: float | None) -> None:
+    async def _make_ready(self, deadline: Deadline) -> None:
         """Open the target queues, and reserve their capacity, waiting if necessary.
 
         Raises: as `QueueState.open` and `CapacityGate.acquire`; NotCommittedError: no server answers in time, or
             `rollback` ends the wait.
         """
-        deadline = Deadline(timeout, self.runtime.clock)
         self._move(_SETTLING)
         scope = self._preparation = anyio.CancelScope()
         with scope:
             try:
-                await self._open_queues(timeout)
+                await self._open_queues(deadline.seconds)
                 if self._reservation is None:
                     self._reservation = await reserve(self._needs(), deadline, self.generation)
             finally:
@@ -599,6 +599,7 @@ class UnitOfWork:
         if error is None:
             self._move(_COMMITTED)
         elif isinstance(error, OutcomeUnknownError):
+            self._release_claims(0, str(error), cause=error)  # of those that it has not ended
             self._move(_IN_DOUBT)
         else:
             if isinstance(error, ItemNotEmptyError):

@@ -450,6 +450,30 @@ async def test_put_many_fills_a_queue_that_became_bounded_meanwhile(
     assert [message.body for message in await jobs.peek()] == [b"1", b"2"]
 
 
+async def test_a_refused_commit_gives_its_capacity_back_once(session: zq.QueueSession) -> None:
+    small, jobs = await bounded(session, 2, "small"), session.queue("jobs")
+    await small.put(b"1")
+    await jobs.put(b"job")
+    with pytest.raises(zq.ClaimLostError):
+        async with session.transaction() as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            tx.put(small, b"never")
+            await jobs.admin.release_claims()
+    await small.put(b"2", timeout=30)
+    with pytest.raises(zq.QueueFullError):
+        await small.put(b"one too many")
+
+
+async def test_a_commit_that_is_refused_by_one_queue_uses_no_capacity_of_another(session: zq.QueueSession) -> None:
+    first, second = await bounded(session, 1, "a"), await bounded(session, 2, "b")
+    with pytest.raises(zq.TransactionTooLargeError, match="'b' holds at most 2"):
+        async with session.transaction() as tx:
+            tx.put(first, b"never")
+            for _ in range(3):
+                tx.put(second, b"never")
+    await first.put(b"1", timeout=30)
+
+
 async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.QueueSession) -> None:
     await bounded(session, 3)
     with pytest.raises(zq.TransactionTooLargeError, match="holds at most 3 messages"):

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
-from tests.faults.account import ATTEMPT, PUT, SETTLE
+from tests.faults.account import ATTEMPT, PUT, REJECT, SETTLE
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -94,6 +95,85 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_messages_of_a_commit_that_stays_unknown_are_available_while_its_session_lives(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, ordered: bool, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(ordered=ordered))
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            fault = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
+            committing = asyncio.ensure_future(tx.commit())
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            async with asyncio.timeout(60):
+                with pytest.raises(zq.OutcomeUnknownError):
+                    await committing
+            assert await account.locks("jobs") == []
+        assert await account.bodies("jobs") == ([] if applied else [b"a"])
+        assert tx.outcome is zq.Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_the_messages_of_a_rollback_that_stays_unknown_are_available_while_its_session_lives(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            fault = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
+            undoing = asyncio.ensure_future(tx.rollback(delay=0))
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            await undoing
+            assert await account.locks("jobs") == []
+    assert await account.bodies("jobs") == [b"a"]
+
+
+async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_slot_has_been_collected(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"first")
+        fault = proxy.hold_reply(PUT)
+        putting = asyncio.ensure_future(jobs.put(b"second"))
+        await fault.struck()
+        proxy.reset_connections()
+        await putting
+        await account.view.delete_at_once(f"{account.root}/.clients")
+        await jobs.put(b"third")
+    assert await account.bodies("jobs") == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_an_undecodable_message_whose_dead_lettering_stays_unknown_is_available_while_its_session_lives(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        await session.queue("jobs").put(b"no JSON")
+        jobs = session.queue("jobs", list)
+        fault = (proxy.hold_reply if applied else proxy.hold_request)(REJECT)
+        async with session.transaction() as tx, asyncio.timeout(30):
+            taking = asyncio.ensure_future(tx.take(jobs, timeout=None))
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            while not await account.bodies("jobs", "dlq"):  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0.02)
+            taking.cancel()
+        await account.unlocked("jobs")
+        assert await account.bodies("jobs") == []
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
 async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str, *, applied: bool
 ) -> None:
@@ -134,6 +214,28 @@ async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
         async with asyncio.timeout(30):
             await putting
         assert await slot_writes(account) == before + 2, "one write of the slot alone, one with the put"
+    assert await account.bodies("jobs") == [b"first", b"second"]
+
+
+async def test_a_cancelled_commit_that_was_repaired_and_sent_again_reports_that_it_was_applied(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    sent = count()
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"first")
+        await account.view.set(account.path("jobs"), await account.view.get(account.path("jobs")))
+        fault = proxy.hold_reply(lambda request: PUT(request) and next(sent) == 1)  # the first one is refused
+        async with session.transaction(autocommit=False) as tx:
+            tx.put(jobs, b"second")
+            committing = asyncio.ensure_future(tx.commit())
+            await fault.struck()
+            committing.cancel()
+            await asyncio.wait((committing,), timeout=1)  # time to withdraw it, if it counted as not sent
+            proxy.reset_connections()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+            assert tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == [b"first", b"second"]
 
 
@@ -206,6 +308,27 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
         outcome = await session.outcome(tx.id, timeout=30)
         stored = b"mine" in await account.bodies("jobs")
         assert outcome is (zq.Outcome.COMMITTED if stored else zq.Outcome.ROLLED_BACK)
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+async def test_a_commit_that_is_not_sent_because_of_an_error_has_released_its_messages(
+    proxy: ZooKeeperProxy, account: Account, root: str, timeout: float | None
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(ordered=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+        await jobs.put_many([b"1", b"2"])
+        async with session.transaction(autocommit=False) as tx:
+            first, _ = await tx.take_many(jobs, 2, timeout=30)
+            tx.release(first)
+            fault = proxy.hold_request(SETTLE)
+            committing = asyncio.ensure_future(tx.commit(timeout=timeout))
+            await fault.struck()
+            assert not committing.done()
+            proxy.reset_connections()
+            with pytest.raises(zq.InvalidOptionError, match="overtake"):
+                await committing
+            assert await account.locks("jobs") == []
 
 
 async def test_a_rollback_past_its_deadline_returns_and_removes_the_lock_later(

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -14,9 +14,15 @@ import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.session.internals import work_of
+from aiozkqueue.queue.put.capacity import CapacityGate
+from aiozkqueue.session.internals import state_of, work_of
 from aiozkqueue.testing import run_virtual, simulated
-from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, Kind
+from aiozkqueue.zookeeper import SetData
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
 
 
 def slow_cluster() -> Cluster:
@@ -55,6 +61,27 @@ def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
             return tx.outcome, await session.outcome(tx.id), await small.size()
 
     assert run_virtual(main) == (zq.Outcome.ROLLED_BACK, zq.Outcome.ROLLED_BACK, 5)
+
+
+def test_a_commit_that_is_rolled_back_as_it_is_admitted_uses_no_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+            small, acquire = session.queue("small"), CapacityGate.acquire
+            await small.configure(zq.QueueConfig(max_size=1))
+            async with session.transaction(autocommit=False) as tx:
+                tx.put(small, b"given up")
+
+                async def admitted(*args: Any) -> None:
+                    await acquire(*args)
+                    await tx.rollback()  # by another task, which runs before this one continues
+
+                monkeypatch.setattr(CapacityGate, "acquire", admitted)
+                with pytest.raises(zq.NotCommittedError, match="rolled back"):
+                    await tx.commit()
+            monkeypatch.undo()
+            await small.put(b"1", timeout=5)
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("by", ["a transaction", "put"])
@@ -212,3 +239,30 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
         return str(atomic_write.error)
 
     assert "closed before this was sent" in run_virtual(main)
+
+
+def test_a_commit_whose_repair_is_not_answered_fails_when_its_session_is_closed() -> None:
+    async def main() -> str:
+        async with simulated() as cluster:
+            async with cluster.connect(name="closed") as session:
+                jobs = session.queue("jobs")
+                await jobs.put(b"first")
+                zookeeper = await cluster.client()
+                await zookeeper.multi([SetData(state_of(jobs).paths.base, b"{}")])  # the commit is refused once
+                await zookeeper.close()
+
+                def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                    reads = request.kind is Kind.READ and connection.client.name == "closed"
+                    return Fault.DROPPED if reads else None
+
+                cluster.ensemble.judge = judge
+                tx = await session.transaction(autocommit=False).__aenter__()
+                tx.put(jobs, b"never stored")
+                committing = asyncio.create_task(tx.commit())
+                await asyncio.sleep(1)
+            async with asyncio.timeout(100):
+                with pytest.raises(zq.SessionClosedError) as closed:
+                    await committing
+        return str(closed.value)
+
+    assert "nothing was stored" in run_virtual(main)

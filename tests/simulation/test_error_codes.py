@@ -242,3 +242,79 @@ def test_the_lock_of_a_message_that_is_gone_is_removed_once_writes_work_again() 
         assert await zookeeper.children("/zms/jobs/locks") == []
 
     play(program, 2)
+
+
+@pytest.mark.parametrize("settings", [zq.QueueConfig(bundle=1), zq.QueueConfig(bundle=4), zq.QueueConfig(ordered=True)])
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_messages_of_a_commit_that_stays_unknown_are_available_soon_after_writes_work_again(
+    fault: Fault, settings: zq.QueueConfig
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="holder") as session, cluster.connect() as other:
+            jobs, number = session.queue("jobs"), 4
+            await jobs.configure(settings)
+            await jobs.put_many([b""] * number)
+            refusing: list[Refusing] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                ends = request.kind is Kind.MULTI and any(
+                    isinstance(operation, Delete) and "/lock-" in operation.path for operation in request.argument
+                )
+                if refusing or not ends or connection.client.name != "holder":
+                    return None
+                refusing.append(Refusing(session, -1, lambda _: True))
+                return fault
+
+            async with session.transaction(autocommit=False) as tx:
+                assert len(await tx.take_many(jobs, number, timeout=1)) == number
+                cluster.ensemble.judge = judge
+                with pytest.raises(zq.OutcomeUnknownError):
+                    await tx.commit()
+            assert tx.outcome is zq.Outcome.UNKNOWN
+            refusing[0].stop()
+            taken = 0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(120):
+                    while taken < number:
+                        async with other.transaction() as tx:
+                            taken += len(await tx.take_many(other.queue("jobs"), number, timeout=None))
+            assert taken == (0 if fault is Fault.LOST_AFTER else number)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_messages_without_a_taker_whose_return_stays_unknown_are_available_soon_after_writes_work_again(
+    fault: Fault,
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="holder") as session, cluster.connect() as other:
+            jobs, number = session.queue("jobs"), 4
+            await jobs.configure(zq.QueueConfig(bundle=number))
+            await jobs.put_many([b""] * number)
+            refusing: list[Refusing] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                returns = request.kind is Kind.MULTI and any(
+                    isinstance(operation, Create) and "/items/item-" in operation.path for operation in request.argument
+                )
+                if refusing or not returns or connection.client.name != "holder":
+                    return None
+                refusing.append(Refusing(session, -1, lambda _: True))
+                return fault
+
+            cluster.ensemble.judge = judge
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(jobs, timeout=1)
+                await asyncio.sleep(1)
+                refusing[0].stop()
+                async with other.transaction() as neighbour:
+                    taken = 0
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(60):
+                            while taken < number:  # the session gives the whole bundle up
+                                taken += len(await neighbour.take_many(other.queue("jobs"), number, timeout=None))
+                    assert taken == number
+                await tx.rollback()
+
+    run_virtual(main)

@@ -10,9 +10,10 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import PartlyDeniedError
 from aiozkqueue.http.core.keys import Keys
+from aiozkqueue.queue.commit.group_commit import FULL_WEIGHT
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.zookeeper import AuthFailedError, Create, Delete, SetData
@@ -81,6 +82,23 @@ def test_a_commit_in_doubt_when_the_credentials_are_refused_is_unknown(fault: Fa
                 await jobs.put(b"3")
             await asyncio.sleep(60)
             assert await other.queue("jobs").size() == (1 if fault is Fault.LOST_AFTER else 2)
+
+    run_virtual(main)
+
+
+def test_a_put_is_unknown_if_the_task_that_has_just_got_it_is_cancelled() -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"opens the queue, and starts the slots")
+            putting = asyncio.ensure_future(jobs.put(bytes(FULL_WEIGHT)))  # it is sent at once
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks():
+                if "commit slot" in task.get_name():
+                    task.cancel()
+            async with asyncio.timeout(5):
+                with pytest.raises(zq.OutcomeUnknownError):
+                    await putting
 
     run_virtual(main)
 

@@ -209,6 +209,21 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted(
     assert ends == {(len(orders), 2, 0)}
 
 
+def test_a_commit_that_waits_for_room_in_one_queue_uses_no_more_room_of_another() -> None:
+    async def main() -> int:
+        async with cluster_of(0.002).connect() as session:
+            known, unknown = session.queue("known"), session.queue("unknown")
+            for queue in (known, unknown):
+                await queue.configure(zq.QueueConfig(max_size=32))
+            await known.put(b"counts the messages", timeout=5)
+            async with session.transaction() as tx:
+                for queue in (known, unknown):
+                    tx.put(queue, b"1")
+            return sum(room._in_progress for room in session._runtime._gates)
+
+    assert run_virtual(main) == 0
+
+
 def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> None:
     """At each millisecond, each commit has been sent without room, and needs room in both queues in another order."""
 

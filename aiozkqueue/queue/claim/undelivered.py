@@ -53,7 +53,7 @@ def settle_undelivered(
 
 def _on_settled(claim: Claim, release: Callable[[Disposition], None], settled: AtomicWrite) -> None:
     error = settled.error
-    if error is None or isinstance(error, SessionExpiredError | SessionClosedError | OutcomeUnknownError):
+    if error is None or isinstance(error, SessionExpiredError | SessionClosedError):
         return
     context = about(claim, settled.transaction_id)
     if isinstance(error, TransactionTooLargeError):
@@ -68,7 +68,7 @@ def _on_settled(claim: Claim, release: Callable[[Disposition], None], settled: A
             error,
             extra=context,
         )
-    elif not isinstance(error, ClaimLostError):
+    elif not isinstance(error, ClaimLostError | OutcomeUnknownError):
         text = "queue %s: message %s cannot be removed, and is not retried for %d s: %s"
         log.error(text, claim.state.name, claim.id, LONGEST_SKIP, error, extra=context)
         release(Disposition("release", delay=LONGEST_SKIP))

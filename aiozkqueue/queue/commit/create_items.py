@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from .capacity import Needs
     from .put import Put
-    from .put_plan import PutPlan
     from .write import AtomicWrite, Composition
 
 
@@ -33,7 +32,7 @@ class CreateItems(Part):
     caller waits. ``needs`` returns the capacity that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_bundled", "_deadline", "_needs", "_planned", "_plans", "_puts", "_sent", "queues")
+    __slots__ = ("_bundled", "_deadline", "_needs", "_planned", "_puts", "_sent", "queues")
 
     needs_results = True  # the paths of the items hold their sequence numbers
 
@@ -58,7 +57,6 @@ class CreateItems(Part):
         self._deadline = deadline
         self._needs = needs
         self._bundled = False  # whether its last operations were composed together with those of other writes
-        self._plans: Sequence[PutPlan] = ()  # the plans of its puts, set once their operations have been composed
 
     @property
     def needs_time(self) -> bool:
@@ -103,7 +101,6 @@ class CreateItems(Part):
         self._sent = [
             put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in self._puts
         ]
-        self._plans = [put.plan for put in self._sent if put.plan is not None]
         creates = [(put, create(put)) for put in live_of(self._sent)]
         for put, operation in creates:
             for hook in put.plan.hooks if put.plan is not None else ():
@@ -130,18 +127,6 @@ class CreateItems(Part):
             for put, path in zip(live, results[len(results) - len(live) :], strict=True):  # the creates are the last
                 if isinstance(path, str) and path[-SEQUENCE_DIGITS:] >= LANE_END_DIGITS:
                     put.state.note_lane_end(path)
-        if self._plans:
-            self._notify_plans(None)
-
-    def failed(self, error: BaseException) -> None:
-        """Report the failure to the plans."""
-        if self._plans:
-            self._notify_plans(error)
-
-    def _notify_plans(self, error: BaseException | None) -> None:
-        for plan in self._plans:
-            for hook in plan.hooks:
-                hook.settled(error)
 
 
 def makes_bundles(state: QueueState) -> bool:

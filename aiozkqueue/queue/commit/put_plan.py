@@ -56,9 +56,6 @@ class PutHook(ABC):
         None to send it again immediately, because the operation has changed or has ``dropped`` the put.
         """
 
-    def settled(self, error: BaseException | None) -> None:  # noqa: B027 - most hooks ignore it
-        """Receive the put's outcome; None means applied. Called once for every plan that was submitted."""
-
 
 class Place(Protocol):
     """Where an item is created, and under which name."""

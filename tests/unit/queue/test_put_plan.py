@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
+from aiozkqueue.errors import DuplicateKeyError
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join_plans
-from aiozkqueue.queue.commit.write import AtomicWrite, Composition
+from aiozkqueue.queue.commit.write import Composition
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.zookeeper import Create, NodeExistsError
 
@@ -29,7 +29,6 @@ class KeyNode(PutHook):
     def __init__(self, path: str) -> None:
         self.path = path
         self.left_out = False
-        self.fates: list[BaseException | None] = []
 
     @property
     def dropped(self) -> bool:
@@ -40,9 +39,6 @@ class KeyNode(PutHook):
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
         raise DuplicateKeyError(str(error))
-
-    def settled(self, error: BaseException | None) -> None:
-        self.fates.append(error)
 
 
 class Elsewhere:
@@ -103,20 +99,6 @@ def test_an_operation_left_out_of_a_plan_is_not_sent(state: QueueState) -> None:
     key.left_out = True
     assert paths(part) == ["items/item-ib-"]
     part.applied(["/zms/jobs/items/item-ib-0000000001"], None)
-
-
-@pytest.mark.parametrize("error", [None, NotCommittedError("no")])
-async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, error: NotCommittedError | None) -> None:
-    key = KeyNode("/zms/jobs/keys/k")
-    part = CreateItems([Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
-    atomic_write = AtomicWrite("t", part)
-    operations_of(part)
-    operations_of(part)  # the previous attempt was refused because of another operation
-    if error is None:
-        atomic_write.succeed(None)
-    else:
-        atomic_write.fail(error)
-    assert key.fates == [error]
 
 
 def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state: QueueState) -> None:
