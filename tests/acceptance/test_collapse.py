@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,6 +148,36 @@ async def test_messages_with_the_same_key_collapse_across_shards(
     while messages := await poll(session):
         taken += messages
     assert sorted(taken) == [b"%d" % n for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"priority": 5}, {"priority": -3, "ttl": 600}, {"at": datetime(2020, 1, 1, tzinfo=UTC)}], ids=str
+)
+async def test_messages_with_a_priority_or_a_time_that_has_passed_collapse_across_shards(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], options: zq.PutOptions
+) -> None:
+    await jobs.configure(zq.QueueConfig(shards=4))
+    for number in range(8):
+        await jobs.put(b"price %d" % number, key="article 7", **options)
+    assert await poll(session) == [b"price 7"]
+    assert await jobs.size() == 0
+
+
+async def test_a_redriven_message_that_was_delayed_collapses_across_shards(
+    session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await jobs.configure(zq.QueueConfig(shards=4))
+    for number in range(4):
+        await jobs.put(b"price %d" % number, key="article 7", delay=0.01 * number)
+        async with session.transaction(autocommit=False) as tx:
+            message = await tx.take(jobs, timeout=30)
+            assert message is not None
+            tx.reject(message, "not now")
+            await tx.commit()
+    assert await jobs.dead_letters.redrive() == 4
+    await jobs.put(b"price 4", key="article 7")
+    assert await poll(other) == [b"price 4"]
+    assert await jobs.size() == 0
 
 
 async def test_an_expired_message_does_not_replace_an_older_one(

@@ -9,6 +9,7 @@ from aiozkqueue.layout import ItemRef, decode, has_field, item_field, key_hash, 
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
+from .delay import DelayedPlace
 from .ttl import TtlPlace, with_lifetime
 
 if TYPE_CHECKING:
@@ -51,10 +52,13 @@ class QueueDefaults:
             key = payload_hash(decode(put.data)[1])
             put = put._replace(prefix=with_field(put.prefix, f"k{key}"))
         plan = put.plan or PutPlan()
-        if plan.place is None:
+        place = plan.place.within if isinstance(plan.place, TtlPlace) else plan.place
+        if isinstance(place, DelayedPlace):
+            place.key = key
+        elif isinstance(plan.place, TtlPlace):
+            plan.place.within = place or KeyLane(self._state, key)
+        elif place is None:
             put = put._replace(plan=replace(plan, place=KeyLane(self._state, key)))
-        elif isinstance(plan.place, TtlPlace) and plan.place.within is None:
-            plan.place.within = KeyLane(self._state, key)
         return put
 
 
