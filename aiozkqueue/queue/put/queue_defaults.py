@@ -37,7 +37,8 @@ class QueueDefaults:
     def _transform_put(self, put: Put) -> Put:
         """Return the put with the queue's defaults. A put that has them already is unchanged."""
         config = self._state.config
-        if config.affinity == "producer":
+        put_before = None if put.plan is None else put.plan.put_before
+        if config.affinity == "producer" and put_before is None:
             put = put._replace(prefix=with_node(put.prefix, self._node))
         if config.collapse:
             put = self._with_key(put)
