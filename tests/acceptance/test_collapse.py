@@ -180,6 +180,27 @@ async def test_a_redriven_message_that_was_delayed_collapses_across_shards(
     assert await jobs.size() == 0
 
 
+@pytest.mark.parametrize("keys", [1, 10])
+async def test_duplicates_whose_records_exceed_a_request_collapse(
+    jobs: zq.Queue[bytes], server_view: Observer, queue_root: str, keys: int
+) -> None:
+    await jobs.configure(zq.QueueConfig(history=zq.History(payload=True)))
+    puts, size = 30, 60_000
+    ids = [await jobs.put(b"%d" % number + bytes(size), key=f"article {number % keys}") for number in range(puts)]
+    taken: list[bytes] = []
+    async with jobs.consume(until_idle=0) as deliveries:
+        taken += [delivery.body async for delivery in deliveries]
+    assert sorted(taken) == sorted(b"%d" % number + bytes(size) for number in range(puts - keys, puts))
+    ended = {record.id: record async for record in jobs.history()}
+    assert [ended[message_id].outcome for message_id in ids] == [
+        *[zq.End.COLLAPSED] * (puts - keys),
+        *[zq.End.FINISHED] * keys,
+    ]
+    assert {len(record.payload or b"") > size for record in ended.values()} == {True}
+    for folder in ("items", "locks", "meta"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
 async def test_an_expired_message_does_not_replace_an_older_one(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:

@@ -23,7 +23,7 @@ from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
-from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
+from aiozkqueue.queue.commit.unclaimed import FIRST_PAGE, ItemSnapshot, bytes_of_items, pages, removal
 from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
@@ -256,8 +256,11 @@ class Collapse:
             (newest, ItemRef(lane_at(newest), older).path) for newest, replaced in chosen.items() for older in replaced
         )
         page = list(islice(pairs, TOGETHER))
-        while following := list(islice(pairs, TOGETHER)):
-            removals = await self._removal(page, generation)
+        while True:
+            removals, page = await self._removal(page, generation)
+            page += islice(pairs, TOGETHER - len(page))
+            if not page:
+                return removals
             operations = [operation for operation, _, _ in removals.operations]
             try:
                 await self._zookeeper.multi([self._state.check(), *operations], generation=generation)
@@ -267,20 +270,29 @@ class Collapse:
                 raise await removals.refused(refusal.index - 1, refusal.error) from refusal
             self.removed += len(removals.places)
             self.forget(removals.places)
-            page = following
-        return await self._removal(page, generation)
 
-    async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
-        """Return the removal of the older message of each pair, on condition that the newest exists."""
+    async def _removal(self, pairs: list[tuple[str, str]], generation: int) -> tuple[Duplicates, list[tuple[str, str]]]:
+        """Return the removal of the older message of each pair, on condition that the newest exists.
+
+        Also return the last pairs, whose records do not fit into the same request.
+        """
         operations: list[tuple[Operation, RefusalHandler | None, str | None]] = [
             (Check(self._state.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
-        snapshots = await self._read([older for _, older in pairs], generation)
-        for snapshot in snapshots:
-            change = removal(self, self._state, snapshot, COLLAPSED)
-            operations += ((operation, None, snapshot.place) for operation in change.operations)
-            operations += ((hook.operation, hook.handler, None) for hook in change.attached_ops(self.server_clock.now))
-        return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
+        read, room, places = partial(self._read, generation=generation), self._zookeeper.max_request // 2, list[str]()
+        first = FIRST_PAGE if self._state.snapshot.end_hooks else TOGETHER
+        async for _, snapshots in pages([older for _, older in pairs], read, bytes_of_items, first):
+            for snapshot in snapshots:
+                change = removal(self, self._state, snapshot, COLLAPSED)
+                room -= change.weight
+                if room < 0 and places:
+                    left = next(index for index, (_, older) in enumerate(pairs) if older == snapshot.place)
+                    return Duplicates(self, places, operations), pairs[left:]
+                places.append(snapshot.place)
+                operations += ((operation, None, snapshot.place) for operation in change.operations)
+                attached = change.attached_ops(self.server_clock.now)
+                operations += ((hook.operation, hook.handler, None) for hook in attached)
+        return Duplicates(self, places, operations), []
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
         """Read the data for the removal of duplicates; their payloads only if a history keeps them."""
