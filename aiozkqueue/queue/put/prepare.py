@@ -201,7 +201,7 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
 
 def restored_plan(state: QueueState, put_before: int) -> PutPlan | None:
     """Return the part of a plan for a message that was put before (ms), if the queue has a setting that asks for it."""
-    return PutPlan(put_before=put_before) if state.sticky else None
+    return PutPlan(put_before=put_before) if state.sticky or state.config.collapse else None
 
 
 def options_of(item: ItemName, header: Header) -> dict[str, Any]:
