@@ -22,7 +22,7 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import ConsumeTimes, Fixed, QueueConfig
 from aiozkqueue.layout.buses import BusPaths
-from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
+from aiozkqueue.queue.commit.capacity import needs_of, try_reserve
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.unique_keys import stored_id
 from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
@@ -31,6 +31,7 @@ from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.session.cancellations import foreign_cancellations
+from aiozkqueue.session.direct_puts import enter_live
 from aiozkqueue.session.internals import add_headers, core_of, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import changes, reads
@@ -198,10 +199,10 @@ class Bus(Generic[E]):
         if reservation is not None:
             reservation.bind(atomic_write)
         elif deadline.seconds == 0:
-            await enter(atomic_write, puts, deadline)
+            await enter_live(core_of(self._session), atomic_write, puts, deadline)
         else:
             async with self._groups.unchanged(check):
-                await enter(atomic_write, puts, deadline)
+                await enter_live(core_of(self._session), atomic_write, puts, deadline)
 
     # -- subscribing
 

@@ -345,15 +345,6 @@ def payload_of(data: bytes) -> bytes:
         return data
 
 
-def put_at(data: bytes, created: int) -> int:
-    """Return when a message of a bundle was put, ms, from its bytes and the time of the bundle's creation."""
-    try:
-        stamp = decode(data)[0].enqueued_at
-    except MalformedError:
-        stamp = None
-    return created if stamp is None else stamp
-
-
 def _messages_of(state: BundleState | None) -> list[tuple[BundledMessage, int]]:
     try:
         return [] if state is None else state.messages()

@@ -16,8 +16,10 @@ from aiozkqueue.layout import FIRST_PRIORITY, LAST_PRIORITY, Header, MalformedEr
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import Put
+from aiozkqueue.queue.commit.put_plan import join_plans
 from aiozkqueue.queue.options import prefix_of
 from aiozkqueue.queue.put.delay import placement_plan
+from aiozkqueue.queue.put.prepare import restored_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +134,8 @@ def _to_own_item(runtime: Runtime, source: Dialect, target: QueueState, content:
         data = encode(body, header)
         _check_size(runtime, target, content, data)
         message_id = runtime.ids.next()
-        plan = placement_plan(QueueHandle(runtime, target), priority, content.due)
+        place_plan = placement_plan(QueueHandle(runtime, target), priority, content.due)
+        plan = join_plans([restored_plan(target, content.enqueued_at), place_plan])
         return Put(target, message_id, prefix_of(message_id, header), data, plan)
 
     return Converted(content.bodies, put, priority, content.due is not None and content.due > now)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, StoredConfig, decode
+from aiozkqueue.layout.compaction import put_at
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.commit.history import process_of
 from aiozkqueue.queue.commit.unclaimed import attempts_of, read_all, record_of_attempts
 
-from .bundles import find_bundled, put_at
+from .bundles import find_bundled
 from .consumers import entry_client
 from .history import find_record
 from .listing import first_items, list_children

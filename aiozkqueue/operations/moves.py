@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Lanes whose counters fit into a record. More lanes with messages exist only if messages are put for many hours.
+#: Lanes whose counters fit into a record. More lanes with messages exist only if messages are put for many hours, or
+#: with many shards for many priorities.
 MOST_COUNTERS = 1800
 #: How long the record of an ended move is kept.
 KEPT = timedelta(days=7)
@@ -178,8 +179,7 @@ class Moves:
                 else {source.paths.place_of(source.paths.items): max(following, stat.children_created)}
             )
         await runtime.zookeeper.sync(source.paths.base)  # as above
-        config = await configuration(QueueHandle(runtime, source))
-        if config is None or not (config.affinity == "producer" or config.bundled):
+        if await configuration(QueueHandle(runtime, source)) is None:
             return {}
         stats = await stat_lanes(QueueHandle(runtime, source))
         filled = ((lane, stat) for lane, stat in stats.items() if stat.num_children)

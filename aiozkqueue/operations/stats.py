@@ -25,8 +25,8 @@ from aiozkqueue.layout import (
     priority_of,
     read_removed,
 )
+from aiozkqueue.layout.compaction import compaction_key
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
-from aiozkqueue.queue.claim.collapse import compaction_key
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.runtime.acl_errors import translate_denials

@@ -295,7 +295,8 @@ class NotificationQueue(Generic[T]):
             msg = f"status={status!r}: give {' or '.join(map(repr, get_args(Status)))}, or leave it out"
             raise InvalidOptionError(msg)
         found = await self._find(_Wanted(search_key1, search_key2, until))
-        shown = [self._shown(item) for item in found]
+        now = core_of(self._session).server_clock.estimate()
+        shown = [self._shown(item, now) for item in found]
         shown.sort(key=lambda notification: notification.effective_date)
         return [notification for notification in shown if status in (None, notification.status)]
 
@@ -498,7 +499,8 @@ class NotificationQueue(Generic[T]):
             found = await matches()
             if not await state.open_existing():
                 return altered
-            changes = [(item, as_configured(item, make(item))) for item in found if not item.in_flight]
+            now = await runtime.server_clock.learned(state.paths.due)
+            changes = [(item, as_configured(item, make(item))) for item in found if not item.held(now)]
             if tx is not None:
                 return alter_with(work_given(tx), changes, removes=removes)
             applied = await apply_changes(runtime, [change for _, change in changes])
@@ -507,7 +509,7 @@ class NotificationQueue(Generic[T]):
                 return altered
             # The configuration has changed: the remaining messages are read again.
 
-    def _shown(self, found: ItemSnapshot) -> Notification[T]:
+    def _shown(self, found: ItemSnapshot, now: int) -> Notification[T]:
         header, body = decode(found.item.data)
         created = moment_at(header.put_at(found.item.stat.ctime))
         return Notification(
@@ -518,7 +520,7 @@ class NotificationQueue(Generic[T]):
             header.headers.get(KEY2),
             header.headers.get(TOKEN),
             created,
-            "in processing" if found.in_flight else "future",
+            "in processing" if found.held(now) else "future",
             attempts_of(found.meta),
         )
 

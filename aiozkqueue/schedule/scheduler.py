@@ -19,7 +19,6 @@ from aiozkqueue.errors import DuplicateKeyError, InvalidScheduleError, NotCommit
 from aiozkqueue.layout import name_at
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
-from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change, ConditionalPart
 from aiozkqueue.queue.commit.create_items import live_of, weigh_put
 from aiozkqueue.queue.commit.register import server_time
@@ -29,6 +28,7 @@ from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.session.background import Background
+from aiozkqueue.session.direct_puts import enter_live
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import Check, EventKind, SetData, parent_of
@@ -239,7 +239,7 @@ class Scheduler:
             operations = [self._removals, SetData(self._paths.job(name), decided.encode(), version)]
             guard = ConditionalPart(Change(puts[0].state, operations))
             atomic_write = guarded(runtime.ids.next(), guard, puts)
-            await enter(atomic_write, puts, AT_ONCE)
+            await enter_live(runtime, atomic_write, puts, AT_ONCE)
             try:
                 await runtime.settle(atomic_write)
             except NotCommittedError:

@@ -18,6 +18,7 @@ from aiozkqueue.zookeeper import connect as connect_zookeeper
 from .block import Block
 from .core import SessionCore
 from .session import QueueSession
+from .unit_of_work import current_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,8 +115,9 @@ class _Connecting(Block):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._runtime is not None:
+            work = current_work.get()  # of the handler that has started this task, if there is one
             try:
-                await self._runtime.close()
+                await self._runtime.close(awaited=work is not None and work.runtime is self._runtime)
             finally:
                 if self._runtime.closed:  # otherwise it has refused a call by a handler
                     self._runtime = None
@@ -165,7 +167,8 @@ def connect(
         AccessDeniedError: on entering, if the credentials are rejected.
         InvalidOptionError: at once, if an option is out of range or the hosts do not parse.
         WrongLoopError: on entering, if no asyncio event loop runs here (trio's, or none).
-        RuntimeError: on leaving, if a handler of the session leaves the block; the session stays open.
+        RuntimeError: on leaving, if a handler of the session leaves the block; the session stays open. Another task
+            that the handler has started may leave it, which cancels the handler.
         MissingExtraError: on entering, if ``tracing=True`` is given without the extra ``observability``.
     """
     parse_hosts(hosts)

@@ -466,10 +466,11 @@ class SessionCore:
         older = self._older_outcomes.get(transaction_id, Outcome.UNKNOWN)
         return self._outcomes.get(transaction_id, older)
 
-    async def close(self) -> None:
+    async def close(self, *, awaited: bool = False) -> None:
         """Settle pending work within `grace`, then end the ZooKeeper session and its locks.
 
-        A forked child does nothing: the ZooKeeper session is its parent's.
+        A forked child does nothing: the ZooKeeper session is its parent's. With ``awaited``, a task of the session may
+        wait for the caller: if the caller is cancelled, it ends at once, and the rest continues in the background.
 
         Raises: RuntimeError: a task of the session calls it, which would wait for itself.
         """
@@ -492,7 +493,11 @@ class SessionCore:
         drained = asyncio.ensure_future(self.committer.drain())
         steps.callback(drained.cancel)
         steps.push_async_callback(wait_settled, drained, limit=self.grace)
-        await steps.aclose()
+        if not awaited:
+            await steps.aclose()
+            return
+        # Closing cancels the tasks of the session. The cancelled task cancels the caller, if it waits for the caller.
+        await asyncio.shield(asyncio.ensure_future(steps.aclose()))
 
     async def _close_client(self) -> None:
         """End the ZooKeeper session, even if the caller is cancelled: an open client would keep the locks forever."""

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.arguments import collection
 from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
-from aiozkqueue.queue.commit.create_items import CreateItems, weigh_puts
+from aiozkqueue.queue.commit.capacity import enter
+from aiozkqueue.queue.commit.create_items import CreateItems, live_of, weigh_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts
-from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_id
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_id, unique_key
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
-from aiozkqueue.runtime.deadline import Deadline
+from aiozkqueue.runtime.deadline import AT_ONCE, Deadline
 from aiozkqueue.runtime.tasks import within
+from aiozkqueue.zookeeper import until_answered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.queue.commit.put import Put, PutList
     from aiozkqueue.queue.options import PutOptions
@@ -138,8 +141,11 @@ async def send_bounded(handle: QueueHandle[SessionCore], puts: PutList, deadline
         part = puts[: len(puts) if limit is None else credits_of(handle.config.max_size or 1)]
         atomic_write = AtomicWrite(handle.runtime.ids.next(), CreateItems(part))
         if limit is not None:
-            await _acquire(handle, limit, len(part), deadline)
-            limit.bind(atomic_write, len(part))
+            live = await _acquire_live(handle, limit, part, deadline)
+            if not live:
+                del puts[: len(part)]
+                continue
+            limit.bind(atomic_write, live)
         try:
             await handle.runtime.settle(atomic_write, _time_for(handle.runtime, deadline), queue=handle.state.name)
         except (QueueFullError, TransactionTooLargeError):
@@ -147,6 +153,59 @@ async def send_bounded(handle: QueueHandle[SessionCore], puts: PutList, deadline
                 raise
         else:
             del puts[: len(part)]
+
+
+async def _acquire_live(
+    handle: QueueHandle[SessionCore], limit: CapacityLimit[AtomicWrite], part: PutList, deadline: Deadline
+) -> int:
+    """Acquire capacity for those puts whose unique keys are not held, and return their number.
+
+    If the queue is full, the holders of the keys are read first: a put that is left out needs no capacity, a put that
+    is refused does not wait, and an expired holder is ended, which frees capacity.
+
+    Raises: as `_acquire`; DuplicateKeyError.
+    """
+    seconds = _time_for(handle.runtime, deadline)
+    try:
+        if has_unique_keys(part):
+            with suppress(QueueFullError):
+                await within(seconds, limit.acquire(len(part), len(part), AT_ONCE))
+                return len(part)
+            await within(seconds, leave_out_held(handle.runtime, part))
+    except TimeoutError as error:
+        raise _not_sent(handle.name, seconds) from error
+    live = len(live_of(part))
+    if live:
+        await _acquire(handle, limit, live, deadline)
+    return live
+
+
+def has_unique_keys(puts: Sequence[Put]) -> bool:
+    """Return whether any of the puts has a unique key."""
+    return type(puts) is not PlainPuts and any(unique_key(put) is not None for put in puts)
+
+
+async def leave_out_held(runtime: SessionCore, puts: Iterable[Put]) -> None:
+    """Leave those puts out, or refuse them, whose unique keys are held; expired holders are ended.
+
+    Raises: DuplicateKeyError, AccessDeniedError, OutcomeUnknownError, SessionClosedError.
+    """
+    for put in puts:
+        if (key := unique_key(put)) is not None:
+            await until_answered(runtime.zookeeper, key.read_holder)
+
+
+async def enter_live(runtime: SessionCore, atomic_write: AtomicWrite, puts: Sequence[Put], deadline: Deadline) -> None:
+    """Acquire capacity for the puts of an atomic write, except those that are left out because their keys are held.
+
+    Raises: as `enter` and `leave_out_held`.
+    """
+    if has_unique_keys(puts):
+        with suppress(QueueFullError):
+            await enter(atomic_write, puts, AT_ONCE)
+            return
+        await leave_out_held(runtime, puts)
+    await enter(atomic_write, live_of(puts), deadline)
 
 
 async def _acquire(

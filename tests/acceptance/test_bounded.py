@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -45,6 +45,43 @@ async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
         return (await queue.stats()).waiting_producers == sessions
 
     await eventually(known, 30)
+
+
+@pytest.mark.parametrize("timeout", [0, 600, None])
+async def test_a_put_to_a_full_queue_whose_unique_key_is_held_does_not_wait_for_capacity(
+    session: zq.QueueSession, timeout: float | None
+) -> None:
+    jobs = await bounded(session, 40)
+    ids = [await jobs.put(b"%d" % number, key=f"k{number}", unique=True) for number in range(40)]
+    async with asyncio.timeout(60):
+        with pytest.raises(zq.DuplicateKeyError):
+            await jobs.put(b"again", key="k7", unique=True, timeout=timeout)
+        assert await jobs.put(b"again", key="k7", unique="ignore", timeout=timeout) == ids[7]
+        again = [b"a", b"b"]
+        assert await jobs.put_many(again, key="k7", unique="ignore", timeout=timeout) == [ids[7]] * 2
+        assert await jobs.put_many([b"%d" % number for number in range(40)], key="k9", unique="ignore") == [ids[9]] * 40
+    with pytest.raises(zq.QueueFullError):
+        await jobs.put(b"new", key="new", unique="ignore")
+    with pytest.raises(zq.QueueFullError):
+        await jobs.put(b"new", key="new", unique=True)
+    assert (await jobs.stats()).waiting_producers == 0
+    assert await jobs.size() == 40
+
+
+@pytest.mark.parametrize("unique", [True, "ignore"])
+async def test_a_put_to_a_full_queue_replaces_the_expired_message_of_its_unique_key(
+    on_clock: OnClock,
+    clock: TestClock,
+    unique: bool | Literal["ignore"],  # noqa: FBT001 - a parameter of the test
+) -> None:
+    session = await on_clock()
+    jobs = await bounded(session, 2)
+    await jobs.put(b"old", key="k", unique=True, ttl=60)
+    await jobs.put(b"other")
+    clock.advance(61)
+    new = await jobs.put(b"new", key="k", unique=unique)
+    assert {message.id: message.body for message in await jobs.peek()}[new] == b"new"
+    assert (await jobs.stats()).size == 2
 
 
 async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_it_has_capacity(session: zq.QueueSession) -> None:
@@ -663,6 +700,42 @@ async def test_a_scheduler_retries_an_occurrence_until_the_queue_has_capacity(
                 message = await tx.take(jobs, timeout=30)
                 assert message is not None
                 assert message.body == body
+
+
+async def test_an_occurrence_whose_unique_key_is_held_is_left_out_of_a_full_queue(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, jobs = await bounded(session, 1), Jobs(session)
+    await jobs.add("tick", "* * * * * *", queue, b"tick", unique="ignore")
+    async with Scheduler(session):
+
+        async def decided() -> bool:
+            put_at = (await queue.peek())[0].enqueued_at
+            return (await jobs.get("tick")).decided > put_at + timedelta(seconds=2)
+
+        async with asyncio.timeout(30):
+            while not await queue.size():  # noqa: ASYNC110 -- no event reports it
+                await asyncio.sleep(0.05)
+        await eventually(decided, 30)
+    assert await queue.size() == 1
+    assert "was not put" not in caplog.text
+
+
+@pytest.mark.parametrize("timeout", [0, 600, None])
+async def test_a_post_with_unique_keys_that_are_held_needs_no_capacity(
+    session: zq.QueueSession, timeout: float | None
+) -> None:
+    bus = Bus(session, "events", Event)
+    await bus.join("audit")
+    await bounded(session, 1, "events@audit")
+    ids = await bus.post(Event(text="1"), key="k", unique=True)
+    async with asyncio.timeout(60):
+        assert await bus.post(Event(text="1"), key="k", unique="ignore", timeout=timeout) == ids
+        with pytest.raises(zq.DuplicateKeyError):
+            await bus.post(Event(text="1"), key="k", unique=True, timeout=timeout)
+    with pytest.raises(zq.QueueFullError):
+        await bus.post(Event(text="2"), key="k2", unique="ignore")
+    assert (await bus.queue().size(), await bus.queue("audit").size()) == (1, 1)
 
 
 async def test_a_notification_is_refused_when_its_queue_is_full(session: zq.QueueSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,6 +148,118 @@ async def test_messages_with_the_same_key_collapse_across_shards(
     while messages := await poll(session):
         taken += messages
     assert sorted(taken) == [b"%d" % n for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"priority": 5}, {"priority": -3, "ttl": 600}, {"at": datetime(2020, 1, 1, tzinfo=UTC)}], ids=str
+)
+async def test_messages_with_a_priority_or_a_time_that_has_passed_collapse_across_shards(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], options: zq.PutOptions
+) -> None:
+    await jobs.configure(zq.QueueConfig(shards=4))
+    for number in range(8):
+        await jobs.put(b"price %d" % number, key="article 7", **options)
+    assert await poll(session) == [b"price 7"]
+    assert await jobs.size() == 0
+
+
+async def test_a_redriven_message_that_was_delayed_collapses_across_shards(
+    session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await jobs.configure(zq.QueueConfig(shards=4))
+    for number in range(4):
+        await jobs.put(b"price %d" % number, key="article 7", delay=0.01 * number)
+        async with session.transaction(autocommit=False) as tx:
+            message = await tx.take(jobs, timeout=30)
+            assert message is not None
+            tx.reject(message, "not now")
+            await tx.commit()
+    assert await jobs.dead_letters.redrive() == 4
+    await jobs.put(b"price 4", key="article 7")
+    assert await poll(other) == [b"price 4"]
+    assert await jobs.size() == 0
+
+
+async def become_dead(session: zq.QueueSession, jobs: zq.Queue[bytes], body: bytes) -> None:
+    await jobs.put(body, key="article 7")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs, timeout=30)
+        assert message is not None
+        assert message.body == body
+        tx.reject(message, "not now")
+    await asyncio.sleep(0.01)  # the next put is later, in milliseconds
+
+
+async def move(session: zq.QueueSession, source: str) -> None:
+    reference = await session.admin.moves.start(source, "jobs")
+
+    async def moved() -> bool:
+        return (await session.admin.moves.status(reference)).state == "done"
+
+    await eventually(moved, 30)
+
+
+async def test_a_redriven_message_does_not_replace_one_that_was_put_later(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await become_dead(session, jobs, b"costs 10")
+    await become_dead(session, jobs, b"costs 11")
+    last = await jobs.put(b"costs 12", key="article 7")
+    assert await jobs.dead_letters.redrive() == 2
+    assert await poll(session) == [b"costs 12"]
+    assert await poll(session) == []
+    assert (await jobs.state(last)).status is zq.Status.UNKNOWN
+
+
+async def test_of_several_redriven_messages_the_newest_is_delivered(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], server_view: Observer, queue_root: str
+) -> None:
+    for body in (b"costs 10", b"costs 11", b"costs 12"):
+        await become_dead(session, jobs, body)
+    letters = {letter.body: letter.id for letter in await jobs.dead_letters.peek()}
+    for body in (b"costs 12", b"costs 10", b"costs 11"):
+        assert await jobs.dead_letters.redrive([letters[body]]) == 1
+    assert await poll(session) == [b"costs 12"]
+    await become_dead(session, jobs, b"costs 13")
+    assert await jobs.dead_letters.redrive() == 1
+    assert await poll(session) == [b"costs 13"]
+    for folder in ("items", "locks", "meta", "dlq"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+@pytest.mark.parametrize("first", ["source", "jobs"])
+async def test_a_moved_message_replaces_only_one_that_was_put_before(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], first: str
+) -> None:
+    second = "jobs" if first == "source" else "source"
+    await session.queue(first).put(b"old", key="article 7")
+    await asyncio.sleep(0.01)
+    await session.queue(second).put(b"new", key="article 7")
+    await move(session, "source")
+    assert (await jobs.stats()).duplicates == 1
+    assert await poll(session) == [b"new"]
+    assert await jobs.size() == 0
+
+
+@pytest.mark.parametrize("keys", [1, 10])
+async def test_duplicates_whose_records_exceed_a_request_collapse(
+    jobs: zq.Queue[bytes], server_view: Observer, queue_root: str, keys: int
+) -> None:
+    await jobs.configure(zq.QueueConfig(history=zq.History(payload=True)))
+    puts, size = 30, 60_000
+    ids = [await jobs.put(b"%d" % number + bytes(size), key=f"article {number % keys}") for number in range(puts)]
+    taken: list[bytes] = []
+    async with jobs.consume(until_idle=0) as deliveries:
+        taken += [delivery.body async for delivery in deliveries]
+    assert sorted(taken) == sorted(b"%d" % number + bytes(size) for number in range(puts - keys, puts))
+    ended = {record.id: record async for record in jobs.history()}
+    assert [ended[message_id].outcome for message_id in ids] == [
+        *[zq.End.COLLAPSED] * (puts - keys),
+        *[zq.End.FINISHED] * keys,
+    ]
+    assert {len(record.payload or b"") > size for record in ended.values()} == {True}
+    for folder in ("items", "locks", "meta"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
 async def test_an_expired_message_does_not_replace_an_older_one(

@@ -118,6 +118,28 @@ async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSess
     assert [message.body for message in await session.queue("source").peek()] == [b"new"]
 
 
+@pytest.mark.parametrize("config", [zq.QueueConfig(collapse=True), zq.QueueConfig()], ids=["collapse", "unique"])
+async def test_a_message_that_is_updated_during_a_move_is_moved(
+    session: zq.QueueSession, other: zq.QueueSession, config: zq.QueueConfig
+) -> None:
+    """A message whose payload is its key gets another znode when it is updated."""
+    source, target = session.queue("source"), session.queue("target")
+    await source.configure(config)
+    await target.configure(zq.QueueConfig(max_size=1))
+    message_id = await source.put(b"old", unique=not config.collapse)
+    await target.put(b"fills the target")
+    reference = await session.admin.moves.start("source", "target")
+    await eventually(lambda: _waits_for_capacity(target), 30)
+    assert await other.queue("source").update(b"new", id=message_id)
+    await other.queue("source").put(b"put after the start of the move")
+    async with other.transaction() as tx:
+        assert await tx.take(other.queue("target"), timeout=30) is not None
+    status = await ended(session, reference)
+    assert (status.state, status.moved) == ("done", 1)
+    assert [(message.id, message.body) for message in await target.peek()] == [(message_id, b"new")]
+    assert [message.body for message in await source.peek()] == [b"put after the start of the move"]
+
+
 async def test_two_runners_of_one_move_move_each_message_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put_many([b"%d" % number for number in range(500)])
     reference = await session.admin.moves.start("source", "target")
@@ -178,6 +200,10 @@ async def test_invalid_moves_are_refused_before_anything_is_written(session: zq.
         with pytest.raises(UnknownMoveError, match="there is no move"):
             await session.admin.moves.status(unknown)
     assert await session.admin.moves.all() == []
+
+
+async def _waits_for_capacity(queue: zq.Queue[bytes]) -> bool:
+    return (await queue.stats()).waiting_producers > 0
 
 
 async def _moved(session: zq.QueueSession, reference: str, least: int) -> bool:

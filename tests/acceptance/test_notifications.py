@@ -98,6 +98,28 @@ async def test_entries_are_found_by_both_keys_by_the_second_key_and_up_to_a_date
     assert await accounts("t", status="in processing") == []
 
 
+async def test_a_leased_entry_is_shown_as_being_handled_and_cannot_be_replaced_or_removed(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    session = await on_clock()
+    invoices = await Notifications(session).create("billing", "invoices", Invoice)
+    message_id = await invoices.schedule(Invoice(account=1), later(-1), search_key2="t")
+    [lease] = await invoices.queue.leases.take(lifetime=600, timeout=30)
+    assert lease.id == message_id
+    assert await invoices.update(message_id, Invoice(account=2)) is False
+    assert await invoices.remove(message_id) is False
+    assert await invoices.remove_all("t") == 0
+    async with session.transaction() as tx:
+        assert await invoices.remove(message_id, tx=tx) is False
+    assert [entry.status for entry in await invoices.find("t")] == ["in processing"]
+    assert await invoices.ready() == 0
+    clock.advance(600)
+    assert [entry.status for entry in await invoices.find("t")] == ["future"]
+    assert await invoices.update(message_id, Invoice(account=3)) is True
+    assert await invoices.remove(message_id) is True
+    assert await invoices.queue.size() == 0
+
+
 async def test_an_entry_in_flight_is_shown_as_such_and_cannot_be_replaced_or_removed(
     invoices: NotificationQueue[Invoice],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.session.internals import core_of
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import TestClock
@@ -92,6 +94,52 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
     assert redelivered.enqueued_at == put_at
     assert await jobs.size() == 0
     assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
+
+
+async def test_a_redriven_message_without_a_node_is_not_bound_to_the_node_of_the_operator(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    """It was reassigned to all nodes before it became a dead letter."""
+    a, b, c = (nodes[name] for name in "abc")
+    jobs = a.queue("jobs")
+    await jobs.put(b"x")
+    clock.advance(60)
+    assert await reap(b) == 1
+    async with b.transaction() as tx:
+        message = await tx.take(b.queue("jobs"), timeout=10)
+        assert message is not None
+        tx.reject(message, "not now")
+    assert await c.queue("jobs").dead_letters.redrive() == 1
+    assert (await jobs.stats()).bound == 0
+    assert await take(b, timeout=10) == "x"
+
+
+async def test_a_redriven_message_keeps_its_node(nodes: dict[str, zq.QueueSession]) -> None:
+    a, b = nodes["a"], nodes["b"]
+    await a.queue("jobs").put(b"x")
+    async with a.transaction() as tx:
+        message = await tx.take(a.queue("jobs"), timeout=10)
+        assert message is not None
+        tx.reject(message, "not now")
+    assert await b.queue("jobs").dead_letters.redrive() == 1
+    assert await take(b) is None
+    assert await take(a, timeout=10) == "x"
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": 3, "ttl": 3600, "tags": {"size": 1}}], ids=str)
+async def test_messages_that_are_moved_into_a_sticky_queue_are_not_bound_to_the_node_of_the_mover(
+    nodes: dict[str, zq.QueueSession], options: zq.PutOptions
+) -> None:
+    a, b, c = (nodes[name] for name in "abc")
+    await a.queue("plain").put(b"x", **options)
+    reference = await c.admin.moves.start("plain", "jobs")
+    await eventually(partial(_moved, c, reference), 30)
+    assert (await a.queue("jobs").stats()).bound == 0
+    assert await take(b, timeout=10) == "x"
+
+
+async def _moved(session: zq.QueueSession, reference: str) -> bool:
+    return (await session.admin.moves.status(reference)).state == "done"
 
 
 async def test_a_late_message_with_the_largest_headers_is_reassigned(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import lane_at
+from aiozkqueue.layout.compaction import compaction_key, restored_in
 from aiozkqueue.operations.bundles import dissolve_first
 from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import first_items, locked_ids
 from aiozkqueue.operations.stats import configuration, lanes
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
-from aiozkqueue.queue.claim.collapse import compaction_key
 from aiozkqueue.queue.commit.unclaimed import find_pages
 from aiozkqueue.queue.put.affinity import chooser
 
@@ -78,7 +78,10 @@ async def _dissolve_oldest(handle: QueueHandle[SessionCore], messages: int) -> N
 def _newest(placed: Sequence[Placed]) -> list[Placed]:
     """Omit messages that are replaced by a newer one with the same key."""
     keyed = [(lane_at(entry.path), compaction_key(entry.item)) for entry in placed]
-    newest = dict(zip(keyed, placed, strict=True))
+    # Which of a restored message and another one was put last is known only from their contents.
+    restored = restored_in([entry.item.text for entry in placed])
+    by_put = sorted(zip(keyed, placed, strict=True), key=lambda each: each[1].item.text not in restored)
+    newest = dict(by_put)
     return [entry for entry, like in zip(placed, keyed, strict=True) if like[1] is None or newest[like] is entry]
 
 

@@ -371,12 +371,7 @@ class Claimer:
         return settle_undelivered(claim, disposition, self._committer, self._ids)
 
     async def lock_and_read(
-        self,
-        operations: list[Operation],
-        reads: list[str],
-        generation: int,
-        *,
-        attached: Sequence[Operation] = (),
+        self, operations: list[Operation], reads: list[str], generation: int, *, attached: Sequence[Operation] = ()
     ) -> list[Versioned | None]:
         """Create locks (all operations except the first) with the attached operations, and read directly afterwards.
 

@@ -18,12 +18,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.layout import End, ItemName, ItemRef, has_field, id_at, lane_at, only_key, parse_lock
+from aiozkqueue.layout import End, ItemName, ItemRef, id_at, lane_at, parse_lock
+from aiozkqueue.layout.compaction import compaction_key_at, newest_own, newest_restored, put_at, restored_in
 from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
-from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
+from aiozkqueue.queue.commit.unclaimed import FIRST_PAGE, ItemSnapshot, bytes_of_items, pages, removal
 from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
@@ -96,16 +97,16 @@ class _Lane:
         """Add these names."""
         append = self._alike.append
         for text in names:
-            append(_compaction_key_at(text) or _UNLIKE, text)
+            append(compaction_key_at(text) or _UNLIKE, text)
 
     def alike(self, text: str) -> Iterator[str]:
         """Yield the names of the items with the same key and tags, the items deleted since included."""
-        like = _compaction_key_at(text)
+        like = compaction_key_at(text)
         return iter(()) if like is None else self._alike.names(like)
 
     def has(self, text: str) -> bool:
         """Whether an item exists."""
-        return text not in self.gone and self._alike.has(_compaction_key_at(text) or _UNLIKE, text)
+        return text not in self.gone and self._alike.has(compaction_key_at(text) or _UNLIKE, text)
 
     def forget(self, text: str) -> None:
         """Record that an item was deleted."""
@@ -203,22 +204,34 @@ class Collapse:
         sets: set[tuple[str, str | None]] = set()
         for place in places:
             lane, text = ItemRef.parse(place)
-            like = lane, _compaction_key_at(text)
+            like = lane, compaction_key_at(text)
             name = ItemName.parse(text) if known[lane].has(text) else None
             if name is None or like in sets:
                 continue  # it is gone, or was replaced by one chosen before
-            members = await self._deliverable(known[lane], text, free)
+            members, restored = await self._deliverable(known[lane], text, free)
             if members:
                 sets.add(like)
-                newest = members.pop()
+                newest = await self._newest(lane, members, restored, generation) if restored else members[-1]
+                members.remove(newest)
                 chosen[ItemRef(lane, newest).path] = members
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
         await clear_gradually(*locked.parts)
         return list(chosen), await self._duplicates(chosen, generation)
 
-    async def _deliverable(self, listed: _Lane, text: str, free: _Free) -> list[str]:
-        """Return the names of the items like this one that would be delivered, oldest first.
+    async def _newest(self, lane: str, members: list[str], restored: dict[str, int], generation: int) -> str:
+        """Return the item of a set that was put last. Restored ones were put before, at the times in their names."""
+        last, own = newest_restored(restored), newest_own(members, restored)
+        if own is None:
+            return last
+        (node,) = await self._zookeeper.read_many([self._state.paths.at(f"{lane}/{own}")], generation=generation)
+        if node is None:
+            self.forget_listings()
+            raise ContendedError(-1)
+        return own if put_at(node.data, node.stat.ctime) >= restored[last] else last
+
+    async def _deliverable(self, listed: _Lane, text: str, free: _Free) -> tuple[list[str], dict[str, int]]:
+        """Return the items like this one that would be delivered, in their order, and when restored ones were put.
 
         Other tasks run while there are many.
         """
@@ -229,12 +242,13 @@ class Collapse:
             deliverable.take([item.text for item in items if free.to_deliver(item)])
             if len(part) == _EXAMINED:
                 await asyncio.sleep(0)
-        in_order, members = deliverable.in_order(), list[str]()
+        in_order, members, restored = deliverable.in_order(), list[str](), dict[str, int]()
         while part := list(islice(in_order, _EXAMINED)):
             members += part
+            restored |= restored_in(part)
             if len(part) == _EXAMINED:
                 await asyncio.sleep(0)
-        return members
+        return members, restored
 
     async def _locks(self, locked: Strings, generation: int) -> Strings:
         """Add the ids of all locks; return them with those before."""
@@ -256,8 +270,11 @@ class Collapse:
             (newest, ItemRef(lane_at(newest), older).path) for newest, replaced in chosen.items() for older in replaced
         )
         page = list(islice(pairs, TOGETHER))
-        while following := list(islice(pairs, TOGETHER)):
-            removals = await self._removal(page, generation)
+        while True:
+            removals, page = await self._removal(page, generation)
+            page += islice(pairs, TOGETHER - len(page))
+            if not page:
+                return removals
             operations = [operation for operation, _, _ in removals.operations]
             try:
                 await self._zookeeper.multi([self._state.check(), *operations], generation=generation)
@@ -267,20 +284,29 @@ class Collapse:
                 raise await removals.refused(refusal.index - 1, refusal.error) from refusal
             self.removed += len(removals.places)
             self.forget(removals.places)
-            page = following
-        return await self._removal(page, generation)
 
-    async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
-        """Return the removal of the older message of each pair, on condition that the newest exists."""
+    async def _removal(self, pairs: list[tuple[str, str]], generation: int) -> tuple[Duplicates, list[tuple[str, str]]]:
+        """Return the removal of the older message of each pair, on condition that the newest exists.
+
+        Also return the last pairs, whose records do not fit into the same request.
+        """
         operations: list[tuple[Operation, RefusalHandler | None, str | None]] = [
             (Check(self._state.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
-        snapshots = await self._read([older for _, older in pairs], generation)
-        for snapshot in snapshots:
-            change = removal(self, self._state, snapshot, COLLAPSED)
-            operations += ((operation, None, snapshot.place) for operation in change.operations)
-            operations += ((hook.operation, hook.handler, None) for hook in change.attached_ops(self.server_clock.now))
-        return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
+        read, room, places = partial(self._read, generation=generation), self._zookeeper.max_request // 2, list[str]()
+        first = FIRST_PAGE if self._state.snapshot.end_hooks else TOGETHER
+        async for _, snapshots in pages([older for _, older in pairs], read, bytes_of_items, first):
+            for snapshot in snapshots:
+                change = removal(self, self._state, snapshot, COLLAPSED)
+                room -= change.weight
+                if room < 0 and places:
+                    left = next(index for index, (_, older) in enumerate(pairs) if older == snapshot.place)
+                    return Duplicates(self, places, operations), pairs[left:]
+                places.append(snapshot.place)
+                operations += ((operation, None, snapshot.place) for operation in change.operations)
+                attached = change.attached_ops(self.server_clock.now)
+                operations += ((hook.operation, hook.handler, None) for hook in attached)
+        return Duplicates(self, places, operations), []
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
         """Read the data for the removal of duplicates; their payloads only if a history keeps them."""
@@ -358,20 +384,3 @@ class _Free(NamedTuple):
             and (name.expires is None or name.expires > self.now)
             and (name.due is None or name.due <= self.now)
         )
-
-
-def compaction_key(name: ItemName) -> str | None:
-    """Return the text that all messages of one set have in common; None for a message that is in no set.
-
-    These are the key, the tags, and all fields that this module does not know, such as the node that may take it.
-    """
-    return None if name.key is None or name.group is not None else "-".join((name.key, name.tags or "", *name.unknown))
-
-
-def _compaction_key_at(text: str) -> str | None:
-    """Return the result of `compaction_key` for a name; if it has a key and an id only, at a fraction of the cost."""
-    key = only_key(text)
-    if key is not None:
-        return f"{key}-"
-    name = ItemName.parse(text) if has_field(text, "k") else None
-    return None if name is None else compaction_key(name)

@@ -58,16 +58,7 @@ BUNDLED_WEIGHT: Final = 8
 class EndClaims(Part):
     """The ends of the claims of a commit. A refusal fails it."""
 
-    __slots__ = (
-        "_dispositions",
-        "_latest",
-        "_now",
-        "_plain",
-        "_shared",
-        "_transaction_id",
-        "chains",
-        "generation",
-    )
+    __slots__ = ("_dispositions", "_latest", "_now", "_plain", "_shared", "_transaction_id", "chains", "generation")
 
     def __init__(self, transaction_id: str, dispositions: dict[Claim, Disposition], generation: int | None) -> None:
         weight, bundled = 0, False

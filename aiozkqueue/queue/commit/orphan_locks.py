@@ -53,13 +53,7 @@ class RemoveOrphanLock(Part):
     __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation")
 
     def __init__(
-        self,
-        generation: int,
-        state: QueueState,
-        lock: LockRef,
-        gone: Callable[[], None],
-        *,
-        wakeup: str | None = None,
+        self, generation: int, state: QueueState, lock: LockRef, gone: Callable[[], None], *, wakeup: str | None = None
     ) -> None:
         super().__init__(3 * OPERATION_WEIGHT)
         self.generation = generation

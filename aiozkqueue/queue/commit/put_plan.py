@@ -90,6 +90,8 @@ class PutPlan:
     """Operations applied in this order before the create."""
     place: Place | None = None
     """The place; None: the next lane in rotation."""
+    put_before: int | None = None
+    """When the message that is restored was put, ms; None: it is put now, and the session is its producer."""
 
     @property
     def dropped(self) -> bool:

@@ -146,7 +146,7 @@ async def find_pages(
             if item is not None
         ]
 
-    async for _, snapshots in _pages(places, read, _bytes_of_items):
+    async for _, snapshots in pages(places, read, bytes_of_items):
         yield snapshots
 
 
@@ -161,15 +161,15 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
             if item is not None
         ]
 
-    async for _, snapshots in _pages(places, read, _bytes_of_items):
+    async for _, snapshots in pages(places, read, bytes_of_items):
         yield snapshots
 
 
-async def _pages(
-    wanted: Sequence[P], read: Callable[[Sequence[P]], Awaitable[R]], weigh: Callable[[R], int]
+async def pages(
+    wanted: Sequence[P], read: Callable[[Sequence[P]], Awaitable[R]], weigh: Callable[[R], int], first: int = FIRST_PAGE
 ) -> AsyncIterator[tuple[Sequence[P], R]]:
     """Read in pages of approximately `PAGE_BYTES`; yield each with its result, whose bytes ``weigh`` returns."""
-    start, together, size = 0, FIRST_PAGE, 0
+    start, together, size = 0, first, 0
     while start < len(wanted):
         page = wanted[start : start + together]
         result = await read(page)
@@ -179,7 +179,8 @@ async def _pages(
         together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
 
 
-def _bytes_of_items(snapshots: Sequence[ItemSnapshot]) -> int:
+def bytes_of_items(snapshots: Sequence[ItemSnapshot]) -> int:
+    """Return the total size of items."""
     return sum(len(snapshot.item.data) for snapshot in snapshots)
 
 
@@ -210,7 +211,7 @@ async def set_pages(
             return [await _read_set(handle, paths) for paths in page]
         return [list(islice(nodes, len(paths))) for paths in page]
 
-    async for page in _pages(sets, read, _bytes_of_sets):
+    async for page in pages(sets, read, _bytes_of_sets):
         yield page
 
 

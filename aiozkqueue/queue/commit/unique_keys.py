@@ -60,13 +60,13 @@ class UniqueKey(PutHook):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Find the holder of the key."""
         if isinstance(error, NodeExistsError):
-            return self._read_holder()
+            return self.read_holder()
         return self._state.repair(operation, error)
 
-    async def _read_holder(self) -> None:
+    async def read_holder(self) -> None:
         """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed.
 
-        A holder that has expired, and that no consumer handles, is ended.
+        A holder that has expired, and that no consumer handles, is ended. Raises: DuplicateKeyError, AccessDeniedError.
         """
         holder = await self._state.key_holder(self.hash)
         if holder is None or (holder.expires is not None and await self._state.free_key(self.hash, holder)):

@@ -15,16 +15,9 @@ if TYPE_CHECKING:
 class DelayedPlace:
     """The place of one put, by its priority and due time. A due time in the past puts the item without a delay."""
 
-    __slots__ = ("_delay", "_due", "_from", "_past", "_priority", "_runtime", "_state")
+    __slots__ = ("_delay", "_due", "_from", "_past", "_priority", "_runtime", "_state", "key")
 
-    def __init__(
-        self,
-        handle: QueueHandle[Runtime],
-        priority: int,
-        *,
-        due: int | None,
-        delay: float | None,
-    ) -> None:
+    def __init__(self, handle: QueueHandle[Runtime], priority: int, *, due: int | None, delay: float | None) -> None:
         """``due`` is in milliseconds of ZooKeeper's time; ``delay`` is in seconds from now and replaces it."""
         self._runtime = handle.runtime
         self._state = handle.state
@@ -33,6 +26,8 @@ class DelayedPlace:
         self._delay = delay
         self._from = handle.runtime.clock.monotonic()
         self._past = False  # whether the due time has been seen to be over
+        self.key: str | None = None
+        """The key of a queue with compaction: all items of a key and a priority share a lane."""
 
     @property
     def ready(self) -> bool:
@@ -64,7 +59,8 @@ class DelayedPlace:
             # Never too early, even if the server's clock is ahead of our estimate.
             self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
-            return ItemRef(self._state.snapshot.lanes.of_priority(self._priority), unscheduled_prefix(prefix)).path
+            lane = self._state.snapshot.lanes.of_priority(self._priority, self.key)
+            return ItemRef(lane, unscheduled_prefix(prefix)).path
         return ItemRef(later_of(self._due), scheduled_prefix(prefix, self._due, self._priority)).path
 
     @property

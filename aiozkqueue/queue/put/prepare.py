@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Header, ItemName
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
 _BYTES = BytesCodec()
@@ -78,10 +79,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     _, header, data = check_and_encode(queue, value, options, runtime.max_message)
     state = runtime.queue_state(name)
     plan = join_plans(
-        [
-            plan_of(QueueHandle(runtime, state), options),
-            tags_plan(state, header.tags) if header is not None else None,
-        ]
+        [plan_of(QueueHandle(runtime, state), options), tags_plan(state, header.tags) if header is not None else None]
     )
     unique: str | None = None
     if mode := unique_mode(name, options.get("unique")):
@@ -184,21 +182,26 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
     """
     if handle.state.dialect is not None:
         return restore_foreign(handle.state, handle.state.dialect, item, node.data)
+    plan = group_plan(handle.state, item.group)
     try:
         header, body = decode(node.data)
     except MalformedError:
-        return Put(
-            handle.state, item.id, unscheduled_prefix(item.prefix), node.data, group_plan(handle.state, item.group)
-        )
+        plan = join_plans([restored_plan(handle.state, node.stat.ctime), plan])
+        return Put(handle.state, item.id, unscheduled_prefix(item.prefix), node.data, plan)
     enqueued = header.put_at(node.stat.ctime)
     data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
-    place_plan = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
-    plan = join_plans([place_plan, tags_plan(handle.state, header.tags)])
+    place_plan = plan or plan_of(handle, options_of(item, header))
+    plan = join_plans([restored_plan(handle.state, enqueued), place_plan, tags_plan(handle.state, header.tags)])
     if item.unique and item.key is not None:
         plan = join_plans([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
     # A restored dead letter gets a new lifetime, from the queue's configuration.
     prefix = unscheduled_prefix(item.prefix)
     return Put(handle.state, item.id, prefix if header.dead is None else without_end(prefix), data, plan)
+
+
+def restored_plan(state: QueueState, put_before: int) -> PutPlan | None:
+    """Return the part of a plan for a message that was put before (ms), if the queue has a setting that asks for it."""
+    return PutPlan(put_before=put_before) if state.sticky or state.config.collapse else None
 
 
 def options_of(item: ItemName, header: Header) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import ItemRef, decode, has_field, item_field, key_hash, payload_hash, with_field
+from aiozkqueue.layout.compaction import PUT_BEFORE
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
+from .delay import DelayedPlace
 from .ttl import TtlPlace, with_lifetime
 
 if TYPE_CHECKING:
@@ -36,10 +38,13 @@ class QueueDefaults:
     def _transform_put(self, put: Put) -> Put:
         """Return the put with the queue's defaults. A put that has them already is unchanged."""
         config = self._state.config
-        if config.affinity == "producer":
+        put_before = None if put.plan is None else put.plan.put_before
+        if config.affinity == "producer" and put_before is None:
             put = put._replace(prefix=with_node(put.prefix, self._node))
         if config.collapse:
             put = self._with_key(put)
+            if put_before is not None and not has_field(put.prefix, PUT_BEFORE):
+                put = put.with_field(f"{PUT_BEFORE}{put_before}")
         if config.lifetime is not None and not _has_lifetime(put):
             put = put._replace(plan=with_lifetime(put.plan, self._state, self._clock, config.lifetime))
         return put
@@ -51,10 +56,13 @@ class QueueDefaults:
             key = payload_hash(decode(put.data)[1])
             put = put._replace(prefix=with_field(put.prefix, f"k{key}"))
         plan = put.plan or PutPlan()
-        if plan.place is None:
+        place = plan.place.within if isinstance(plan.place, TtlPlace) else plan.place
+        if isinstance(place, DelayedPlace):
+            place.key = key
+        elif isinstance(plan.place, TtlPlace):
+            plan.place.within = place or KeyLane(self._state, key)
+        elif place is None:
             put = put._replace(plan=replace(plan, place=KeyLane(self._state, key)))
-        elif isinstance(plan.place, TtlPlace) and plan.place.within is None:
-            plan.place.within = KeyLane(self._state, key)
         return put
 
 

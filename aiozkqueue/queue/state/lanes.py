@@ -43,21 +43,23 @@ class PutLanes:
 
     def of_key(self, key: str) -> str:
         """Return the lane for items that must share a lane because of ``key``, relative to the queue."""
-        return self._note(self._plain[crc32(key.encode()) % len(self._plain)])
+        return self.of_priority(0, key)
 
     def of_group(self, group: str) -> str:
         """Return the lane of a group's next item, by the group's hash, relative to the queue."""
         shard = crc32(group.encode()) % (self._config.groups or 1)
         return self._note(lane_of(shard, self._config.generations.get(shard, (0, 0))[1]))
 
-    def of_priority(self, priority: int) -> str:
-        """Return the next lane of a priority.
+    def of_priority(self, priority: int, key: str | None = None) -> str:
+        """Return the next lane of a priority, or the lane that all its items with ``key`` share.
 
         For a priority that the configuration does not name, return a lane that does not exist: the put is refused, and
         then repaired.
         """
         lanes = self._lanes.get(priority)
-        return lane_of(0, 0, priority) if lanes is None else self._choose(lanes)
+        if lanes is None:
+            return lane_of(0, 0, priority)
+        return self._choose(lanes) if key is None else self._note(lanes[crc32(key.encode()) % len(lanes)])
 
     def take_chosen(self) -> set[str]:
         """Return the lanes chosen since the last call: some of them may be missing, if a put was refused for one."""

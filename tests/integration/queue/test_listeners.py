@@ -17,7 +17,7 @@ from aiozkqueue.errors import ConfigConflictError
 from tests.integration.queue.conftest import Locks, eventually, no_locks, take_one
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from aiozkqueue.listeners import Batch
 
@@ -421,6 +421,44 @@ async def test_a_handler_cannot_close_its_own_session(
             await closed.wait()
             await asyncio.sleep(30)
     await asyncio.gather(*leaving)
+
+
+async def in_a_group(close: Coroutine[object, object, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(close)
+
+
+async def in_a_task(close: Coroutine[object, object, None]) -> None:
+    await asyncio.create_task(close)
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["open", "settled"])
+@pytest.mark.parametrize("run", [in_a_group, in_a_task, asyncio.gather])
+async def test_a_task_that_a_handler_waits_for_closes_the_session(
+    zookeeper: str,
+    queue_root: str,
+    session: zq.QueueSession,
+    run: Callable[[Coroutine[object, object, None]], Awaitable[object]],
+    settled: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
+    closing = await connecting.__aenter__()
+    await closing.queue("jobs").put_many([b"1", b"2"])
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if settled:
+            await delivery.commit()
+        await run(connecting.__aexit__(None, None, None))
+
+    async with asyncio.timeout(40):
+        with pytest.raises(zq.SessionClosedError):
+            async with closing.listener(closing.queue("jobs"), handler):
+                await asyncio.sleep(600)
+        left: list[bytes] = []
+        async with session.queue("jobs").consume() as deliveries:
+            while len(left) < 2 - settled:
+                left.append((await anext(deliveries)).body)
+    assert sorted(left) == ([b"2"] if settled else [b"1", b"2"])
 
 
 async def test_a_handler_that_raises_an_exit_ends_the_listener_with_it(
