@@ -15,6 +15,7 @@ from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import QuotaExceededError
+from aiozkqueue.zookeeper.handshake import COMMAND_TIMEOUT
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ class ServerFacts:
     serving: bool = True
     """Whether it has contact with a quorum, as far as it reports this."""
     answers: bool = True
-    """Whether it answers a four-letter command, if only that it is not allowed."""
+    """Whether it does not close connections before it answers a four-letter command, if only that it is not allowed."""
+    frozen: bool = False
+    """Whether it accepted a connection, and then sent nothing in time."""
     request_limit: int | None = None
     """The largest request that it accepts, bytes, if this is less than this client expects."""
 
@@ -228,35 +231,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
     for server in facts.servers:
-        if not server.reachable:
-            yield Finding(
-                Severity.WARNING,
-                server.address,
-                "cannot be reached",
-                "start it again: the queues need a quorum of the servers",
-            )
-        elif not server.serving:
-            yield Finding(
-                Severity.WARNING,
-                server.address,
-                "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
-                "check its log, and the network to the quorum and election ports of the other servers",
-            )
-        elif not server.answers:
-            yield Finding(
-                Severity.WARNING,
-                server.address,
-                "accepts connections, and closes them without an answer to `srvr`",
-                "raise its maxClientCnxns if this machine has that many connections to it (its log has `Too many "
-                "connections from`); otherwise see its log: it may be starting, or have no quorum",
-            )
-        elif server.version is None:
-            yield Finding(
-                Severity.INFO,
-                server.address,
-                "does not report its version",
-                "add srvr to the server's 4lw.commands.whitelist to see the version here",
-            )
+        yield from _of_answer(server)
         if server.mode == "standalone":
             yield Finding(
                 Severity.WARNING,
@@ -283,6 +258,46 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
     if len(versions) > 1:
         yield Finding(
             Severity.WARNING, "servers", f"have different versions: {', '.join(sorted(versions))}", "finish the upgrade"
+        )
+
+
+def _of_answer(server: ServerFacts) -> Iterator[Finding]:
+    if not server.reachable:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            "cannot be reached",
+            "start it again: the queues need a quorum of the servers",
+        )
+    elif not server.serving:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
+            "check its log, and the network to the quorum and election ports of the other servers",
+        )
+    elif server.frozen:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            f"accepts connections, but does not answer within {COMMAND_TIMEOUT:g} s",
+            "its process is frozen or overloaded (a stopped process or machine, a full heap, a slow disk): see its "
+            "log, and restart it if it does not recover; its clients move to another server",
+        )
+    elif not server.answers:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            "accepts connections, and closes them without an answer to `srvr`",
+            "raise its maxClientCnxns if this machine has that many connections to it (its log has `Too many "
+            "connections from`); otherwise see its log: it may be starting, or have no quorum",
+        )
+    elif server.version is None:
+        yield Finding(
+            Severity.INFO,
+            server.address,
+            "does not report its version",
+            "add srvr to the server's 4lw.commands.whitelist to see the version here",
         )
 
 
