@@ -175,6 +175,8 @@ class QueueFacts:
     """Items and records of attempts, among those checked, that have znodes below them."""
     unreadable: Sequence[str] = ()
     """Items and records of attempts, among those checked, that this user may not read."""
+    over_quota: bool = False
+    """Whether an enforced quota of ZooKeeper on this queue alone refuses new znodes."""
     bad_tags: Sequence[str] = ()
     """Records of tags, among those checked, that this user may not read or that do not match their names."""
     unfinished: Sequence[WriterInfo] = ()
@@ -303,12 +305,7 @@ def _of_answer(server: ServerFacts) -> Iterator[Finding]:
 
 def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
     if facts.over_quota:
-        yield Finding(
-            Severity.ERROR,
-            "root",
-            "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken",
-            QuotaExceededError.advice,
-        )
+        yield _of_quota("root")
     elif facts.write is None:
         yield Finding(
             Severity.ERROR,
@@ -348,6 +345,15 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
     yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
 
 
+def _of_quota(subject: str) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        subject,
+        "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken",
+        QuotaExceededError.advice,
+    )
+
+
 def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[Finding]:
     if unexamined:
         yield Finding(
@@ -377,7 +383,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
             facts.trouble,
             "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)"
             if facts.denied
-            else "no client can put into the queue or take from it until this is repaired",
+            else "until then, programs of this version can neither put into the queue nor take from it",
         )
         return
     if not facts.complete:
@@ -423,6 +429,8 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
 
 def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
     name, visible = facts.name, facts.size - sum(write.messages for write in facts.unfinished)
+    if facts.over_quota:
+        yield _of_quota(name)
     if facts.paused:
         yield Finding(
             Severity.WARNING if visible > 0 else Severity.INFO,
@@ -430,7 +438,7 @@ def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
             f"is paused, and {counted(visible, 'message')} {'waits' if visible == 1 else 'wait'}",
             f"deliver them again with `aiozkqueue resume {name}`",
         )
-    elif visible > 0 and not facts.consumers:
+    elif visible > 0 and not facts.consumers and not facts.over_quota:  # which would refuse a consumer, too
         yield Finding(
             Severity.WARNING,
             name,

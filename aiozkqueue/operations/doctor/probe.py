@@ -1,5 +1,6 @@
-"""The facts for a diagnosis, read from the servers. The only write is one short-lived ephemeral znode.
+"""The facts for a diagnosis, read from the servers.
 
+It writes one short-lived ephemeral znode, and, in a queue with a quota, one that the request that creates it removes.
 Reading locks nothing, and a busy queue changes at the same time: a suspected problem is read a second time.
 """
 
