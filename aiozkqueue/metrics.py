@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.commit.meter import MANY_ATTEMPTS
+from aiozkqueue.queue.commit.meter import MANY_ATTEMPTS, QueueFigures
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State, ZooKeeperError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from aiozkqueue.queue.commit.meter import Histogram, QueueFigures
+    from aiozkqueue.queue.commit.meter import Histogram
     from aiozkqueue.sampling import Sample
     from aiozkqueue.session.session import QueueSession
 
@@ -102,10 +102,10 @@ class SessionCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of the session and of its queues."""
         figures = dict(self._meter.queues)
+        # Prometheus sees no increase in the first value of a series, so a counter begins at 0, before its first event.
+        known = dict.fromkeys(self._runtime.queues_opened(), QueueFigures()) | figures
         for name, (description, count_of) in _COUNTERS.items():
-            yield _counter(
-                name, description, "queue", {queue: count_of(counters) for queue, counters in figures.items()}
-            )
+            yield _counter(name, description, "queue", {queue: count_of(counters) for queue, counters in known.items()})
         for name, (description, histogram_of) in _HISTOGRAMS.items():
             family = HistogramMetricFamily(name, description, labels=["queue"])
             for queue, counters in figures.items():

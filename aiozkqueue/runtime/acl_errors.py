@@ -76,7 +76,8 @@ def partly_denied(
     if refuses_credentials(denied):
         reason, advice = "ZooKeeper has refused the credentials for the rest", "Check the user and the password"
     elif denied is not None and isinstance(denied.__cause__, QuotaExceededError):
-        reason, advice = "An enforced quota of ZooKeeper refuses the rest", denied.__cause__.advice.capitalize()
+        advice = denied.__cause__.advice
+        reason, advice = "An enforced quota of ZooKeeper refuses the rest", advice[0].upper() + advice[1:]
     return PartlyDeniedError(
         f"queue {queue!r}: {done} of {done + len(message_ids)} messages {what}. {reason}: {name_some(message_ids)}. "
         f"{advice}",

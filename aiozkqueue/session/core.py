@@ -323,6 +323,13 @@ class SessionCore:
         """Return the names of our own queues that this session has used."""
         return [name for name, state in self._states.items() if state.dialect is None]
 
+    def queues_opened(self) -> list[str]:
+        """Return the names of all queues that this session has used, or the paths of other programs' queues.
+
+        It may be called from any thread.
+        """
+        return list(self._states)
+
     def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
         """Return the claim counters of each queue and filter."""
         used = [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispatchers.items())]

@@ -25,6 +25,7 @@ from aiozkqueue.zookeeper.interface import (
     Node,
     Operation,
     Result,
+    Silence,
     Stat,
     State,
     Versioned,
@@ -211,8 +212,8 @@ class ZooKeeperClient:
         """Whether credentials are sent."""
         return self._session.authenticated
 
-    async def ask_servers(self, word: str) -> dict[str, str | None]:
-        """Return each server's answer to a four-letter command; None for a server that cannot be reached."""
+    async def ask_servers(self, word: str) -> dict[str, str | Silence]:
+        """Return each server's answer to a four-letter command, or why it has not answered."""
         session = self._session
         servers = session.ensemble.servers
         answers = await asyncio.gather(*(handshake.ask(server, word, session.tls) for server in servers))

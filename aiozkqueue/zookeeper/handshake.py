@@ -17,6 +17,7 @@ import anyio
 from aiozkqueue.zookeeper import records, wire
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
+from aiozkqueue.zookeeper.interface import Silence
 from aiozkqueue.zookeeper.sasl import DigestMd5
 from aiozkqueue.zookeeper.threads import in_thread
 from aiozkqueue.zookeeper.tls_files import RenewedContext
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper.hosts import Server
 
 _ANY_PORT = 0
-_COMMAND_TIMEOUT = 2.0  # for a four-letter command, seconds
+#: Seconds for a four-letter command.
+COMMAND_TIMEOUT = 2.0
 _LONGEST_ANSWER = 64 * 1024
 # The server has accepted a connection, and closed it before the loop polls the socket.
 _CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
@@ -73,25 +75,29 @@ async def dial(
     return opened
 
 
-async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | None:
-    """Return the answer to a four-letter command, cut at 64 KiB; "" for no answer, None for an unreachable server."""
+async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | Silence:
+    """Return the answer to a four-letter command, cut at 64 KiB, or why there is none."""
     answer = bytearray()
     try:
-        async with asyncio.timeout(_COMMAND_TIMEOUT):
+        async with asyncio.timeout(COMMAND_TIMEOUT):
             reader, writer = await _open_any(await resolve(server), server, tls)
     except _CLOSED:
-        return ""
+        return Silence.CLOSED
     except OSError:  # TimeoutError is one
-        return None
+        return Silence.UNREACHABLE
+    silence = Silence.CLOSED
     try:
-        with contextlib.suppress(OSError):
-            async with asyncio.timeout(_COMMAND_TIMEOUT):
-                writer.write(word.encode())
-                while len(answer) < _LONGEST_ANSWER and (data := await reader.read(_LONGEST_ANSWER)):
-                    answer += data
+        async with asyncio.timeout(COMMAND_TIMEOUT):
+            writer.write(word.encode())
+            while len(answer) < _LONGEST_ANSWER and (data := await reader.read(_LONGEST_ANSWER)):
+                answer += data
+    except TimeoutError:
+        silence = Silence.FROZEN
+    except OSError:
+        pass  # closed
     finally:
         writer.transport.abort()
-    return answer[:_LONGEST_ANSWER].decode("utf-8", "replace")
+    return answer[:_LONGEST_ANSWER].decode("utf-8", "replace") if answer else silence
 
 
 async def _open_any(

@@ -33,6 +33,14 @@ class Stat(NamedTuple):
         return (self.cversion + self.num_children) % 2**32 // 2
 
 
+class Silence(enum.Enum):
+    """Why a server has not answered a four-letter command."""
+
+    UNREACHABLE = "unreachable"
+    FROZEN = "frozen"  # it accepts connections, but answers nothing in time
+    CLOSED = "closed"  # it accepts connections, and closes them
+
+
 class Node(NamedTuple):
     """A znode as read."""
 
@@ -268,8 +276,8 @@ class ZooKeeper(Protocol):
         """Whether credentials are sent."""
         ...
 
-    async def ask_servers(self, word: str) -> dict[str, str | None]:
-        """Return each server's answer to a four-letter command; None for a server that cannot be reached."""
+    async def ask_servers(self, word: str) -> dict[str, str | Silence]:
+        """Return each server's answer to a four-letter command, or why it has not answered."""
         ...
 
     async def smaller_limits(self) -> dict[str, int]:

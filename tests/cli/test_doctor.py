@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.zookeeper import handshake
+from aiozkqueue.zookeeper import Silence, handshake
 from aiozkqueue.zookeeper.hosts import Server
 from tests.full_server import full_server
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer
@@ -258,6 +258,26 @@ async def test_a_server_without_a_quorum_is_a_warning_while_others_serve(cli: Cl
     assert not [text for text in found(done, "info") if text.startswith(address)]
 
 
+async def test_a_frozen_server_is_not_taken_for_one_at_its_limit_of_connections(cli: Cli) -> None:
+    ends = asyncio.Event()
+
+    async def freeze(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ends.wait()
+        writer.close()
+
+    async with await asyncio.start_server(freeze, "127.0.0.1", 0) as frozen:
+        address = f"127.0.0.1:{frozen.sockets[0].getsockname()[1]}"
+        hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},{address}"
+        done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts))
+        ends.set()
+    assert done.status == 0, done.text
+    [finding] = [finding for finding in of_kind(done, "finding") if finding["subject"] == address]
+    assert (finding["severity"], finding["text"]) == ("warning", "accepts connections, but does not answer within 2 s")
+    assert "maxClientCnxns" not in finding["advice"]
+    assert "frozen" in finding["advice"]
+    assert {server["address"]: server["reachable"] for server in of_kind(done, "server")}[address]
+
+
 async def test_a_server_at_its_limit_of_connections_is_not_taken_for_one_that_does_not_allow_srvr(cli: Cli) -> None:
     async with full_server() as full:
         done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=full))
@@ -289,4 +309,4 @@ async def test_a_server_that_hides_its_version_still_counts_as_reached() -> None
     # Sends an empty answer to `srvr`, as a server at its connection limit does.
     async with ScriptedServer(silent) as server:
         host, _, port = server.hosts.rpartition(":")
-        assert await handshake.ask(Server(host, int(port)), "srvr", None) == ""
+        assert await handshake.ask(Server(host, int(port)), "srvr", None) is Silence.CLOSED

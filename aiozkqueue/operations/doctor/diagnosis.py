@@ -15,6 +15,7 @@ from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import QuotaExceededError
+from aiozkqueue.zookeeper.handshake import COMMAND_TIMEOUT
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ class ServerFacts:
     serving: bool = True
     """Whether it has contact with a quorum, as far as it reports this."""
     answers: bool = True
-    """Whether it answers a four-letter command, if only that it is not allowed."""
+    """Whether it does not close connections before it answers a four-letter command, if only that it is not allowed."""
+    frozen: bool = False
+    """Whether it accepted a connection, and then sent nothing in time."""
     request_limit: int | None = None
     """The largest request that it accepts, bytes, if this is less than this client expects."""
 
@@ -172,6 +175,8 @@ class QueueFacts:
     """Items and records of attempts, among those checked, that have znodes below them."""
     unreadable: Sequence[str] = ()
     """Items and records of attempts, among those checked, that this user may not read."""
+    over_quota: bool = False
+    """Whether an enforced quota of ZooKeeper on this queue alone refuses new znodes."""
     bad_tags: Sequence[str] = ()
     """Records of tags, among those checked, that this user may not read or that do not match their names."""
     unfinished: Sequence[WriterInfo] = ()
@@ -228,35 +233,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
     for server in facts.servers:
-        if not server.reachable:
-            yield Finding(
-                Severity.WARNING,
-                server.address,
-                "cannot be reached",
-                "start it again: the queues need a quorum of the servers",
-            )
-        elif not server.serving:
-            yield Finding(
-                Severity.WARNING,
-                server.address,
-                "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
-                "check its log, and the network to the quorum and election ports of the other servers",
-            )
-        elif not server.answers:
-            yield Finding(
-                Severity.WARNING,
-                server.address,
-                "accepts connections, and closes them without an answer to `srvr`",
-                "raise its maxClientCnxns if this machine has that many connections to it (its log has `Too many "
-                "connections from`); otherwise see its log: it may be starting, or have no quorum",
-            )
-        elif server.version is None:
-            yield Finding(
-                Severity.INFO,
-                server.address,
-                "does not report its version",
-                "add srvr to the server's 4lw.commands.whitelist to see the version here",
-            )
+        yield from _of_answer(server)
         if server.mode == "standalone":
             yield Finding(
                 Severity.WARNING,
@@ -286,14 +263,49 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
         )
 
 
+def _of_answer(server: ServerFacts) -> Iterator[Finding]:
+    if not server.reachable:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            "cannot be reached",
+            "start it again: the queues need a quorum of the servers",
+        )
+    elif not server.serving:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
+            "check its log, and the network to the quorum and election ports of the other servers",
+        )
+    elif server.frozen:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            f"accepts connections, but does not answer within {COMMAND_TIMEOUT:g} s",
+            "its process is frozen or overloaded (a stopped process or machine, a full heap, a slow disk): see its "
+            "log, and restart it if it does not recover; its clients move to another server",
+        )
+    elif not server.answers:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            "accepts connections, and closes them without an answer to `srvr`",
+            "raise its maxClientCnxns if this machine has that many connections to it (its log has `Too many "
+            "connections from`); otherwise see its log: it may be starting, or have no quorum",
+        )
+    elif server.version is None:
+        yield Finding(
+            Severity.INFO,
+            server.address,
+            "does not report its version",
+            "add srvr to the server's 4lw.commands.whitelist to see the version here",
+        )
+
+
 def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
     if facts.over_quota:
-        yield Finding(
-            Severity.ERROR,
-            "root",
-            "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken",
-            QuotaExceededError.advice,
-        )
+        yield _of_quota("root")
     elif facts.write is None:
         yield Finding(
             Severity.ERROR,
@@ -333,6 +345,15 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
     yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
 
 
+def _of_quota(subject: str) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        subject,
+        "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken",
+        QuotaExceededError.advice,
+    )
+
+
 def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[Finding]:
     if unexamined:
         yield Finding(
@@ -362,7 +383,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
             facts.trouble,
             "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)"
             if facts.denied
-            else "no client can put into the queue or take from it until this is repaired",
+            else "until then, programs of this version can neither put into the queue nor take from it",
         )
         return
     if not facts.complete:
@@ -408,6 +429,8 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
 
 def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
     name, visible = facts.name, facts.size - sum(write.messages for write in facts.unfinished)
+    if facts.over_quota:
+        yield _of_quota(name)
     if facts.paused:
         yield Finding(
             Severity.WARNING if visible > 0 else Severity.INFO,
@@ -415,7 +438,7 @@ def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
             f"is paused, and {counted(visible, 'message')} {'waits' if visible == 1 else 'wait'}",
             f"deliver them again with `aiozkqueue resume {name}`",
         )
-    elif visible > 0 and not facts.consumers:
+    elif visible > 0 and not facts.consumers and not facts.over_quota:  # which would refuse a consumer, too
         yield Finding(
             Severity.WARNING,
             name,

@@ -1,5 +1,6 @@
-"""The facts for a diagnosis, read from the servers. The only write is one short-lived ephemeral znode.
+"""The facts for a diagnosis, read from the servers.
 
+It writes one short-lived ephemeral znode, and, in a queue with a quota, one that the request that creates it removes.
 Reading locks nothing, and a busy queue changes at the same time: a suspected problem is read a second time.
 """
 
@@ -29,6 +30,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     QuotaExceededError,
     SetData,
+    Silence,
     Stat,
     below,
 )
@@ -141,12 +143,13 @@ class _Examination:
         return [
             ServerFacts(
                 address,
-                answer is not None,
+                answer is not Silence.UNREACHABLE,
                 _first(_VERSION, answer),
                 _first(_MODE, answer),
-                _size_of_files(settings.get(address)),
+                _size_of_files(settings[address]),
                 serving=_is_serving(answer),
-                answers=answer != "",
+                answers=answer is not Silence.CLOSED,
+                frozen=answer is Silence.FROZEN,
                 request_limit=limits.get(address),
             )
             for address, answer in answers.items()
@@ -231,17 +234,18 @@ def _is_name(name: str) -> bool:
     return True
 
 
-def _size_of_files(settings: str | None) -> int | None:
+def _size_of_files(settings: str | Silence) -> int | None:
     """Return the size of snapshots and logs by a server's answer to ``conf``; None: it does not answer."""
-    sizes = {folder: int(size) for folder, size in _FILES.findall(settings or "")}
+    text = "" if isinstance(settings, Silence) else settings
+    sizes = {folder: int(size) for folder, size in _FILES.findall(text)}
     return sum(sizes.values()) if sizes else None
 
 
-def _is_serving(answer: str | None) -> bool:
+def _is_serving(answer: str | Silence) -> bool:
     """Whether an answer to ``srvr`` does not say that the server lacks a quorum."""
-    return _NOT_SERVING not in (answer or "") and _first(_MODE, answer) != "read-only"
+    return isinstance(answer, Silence) or (_NOT_SERVING not in answer and _first(_MODE, answer) != "read-only")
 
 
-def _first(pattern: re.Pattern[str], answer: str | None) -> str | None:
-    match = pattern.search(answer or "")
+def _first(pattern: re.Pattern[str], answer: str | Silence) -> str | None:
+    match = None if isinstance(answer, Silence) else pattern.search(answer)
     return None if match is None else match[1]

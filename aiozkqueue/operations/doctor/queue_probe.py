@@ -18,7 +18,17 @@ from aiozkqueue.operations.orphans import bad_locks, orphan_dues, orphan_metas, 
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.runtime.strings import Names, clear_gradually
-from aiozkqueue.zookeeper import PAGE, Collector, NoAuthError, NoNodeError, below
+from aiozkqueue.zookeeper import (
+    PAGE,
+    Collector,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    QuotaExceededError,
+    below,
+)
 
 from .acls import ACL_SAMPLE, open_znodes
 from .diagnosis import FolderFacts, QueueFacts
@@ -39,6 +49,11 @@ C = TypeVar("C", bound=Collector)
 OLD_PIN: Final = 86_400
 #: The maximum number of children of one folder that are checked for obstacles to the handling of their messages.
 OBSTACLE_SAMPLE: Final = 1000
+
+
+#: Where ZooKeeper stores its quotas, and the name of the znode with the limits of one path.
+_QUOTAS: Final = "/zookeeper/quota"
+_LIMITS: Final = "zookeeper_limits"
 
 
 class _Leftovers:
@@ -76,6 +91,7 @@ class QueueProbe:
         self._lane_facts: list[FolderFacts] = []
         self._leftovers = _Leftovers()
         self._obstacles: tuple[list[str], list[str]] = ([], [])
+        self._over_quota = False
         self._bad_tags: Sequence[str] = ()
         self._writers: Sequence[WriterInfo] = ()
         self._old_pins: Sequence[str] = ()
@@ -99,6 +115,7 @@ class QueueProbe:
         self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
         pins = await below(self._zookeeper, paths.pins)
         self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
+        self._over_quota = await self._is_over_quota()
         await self._read_lanes()
         await self._judge()
 
@@ -127,6 +144,7 @@ class QueueProbe:
             orphan_metas=self._leftovers.metas,
             obstructed=self._obstacles[0],
             unreadable=self._obstacles[1],
+            over_quota=self._over_quota,
             bad_tags=self._bad_tags,
             unfinished=self._writers,
             now=datetime.fromtimestamp(self._now, UTC),
@@ -205,6 +223,18 @@ class QueueProbe:
                 elif node.stat.num_children:
                     obstructed.append(path)
         return obstructed, unreadable
+
+    async def _is_over_quota(self) -> bool:
+        """Whether a quota of this queue refuses a new znode, which is removed in the request that creates it."""
+        path = f"{self._paths.base}/doctor-{self._runtime.ids.next()}"
+        try:
+            await self._zookeeper.read(f"{_QUOTAS}{self._paths.base}/{_LIMITS}")
+            await self._zookeeper.multi([Create(path, b"\0" * 64), Delete(path)])
+        except (NoNodeError, NoAuthError):
+            return False  # it has no quota, or this user may not read it
+        except MultiError as error:
+            return isinstance(error.error, QuotaExceededError)
+        return False
 
     async def _is_old(self, path: str) -> bool:
         stat = await self._zookeeper.exists(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.client import PersistentWatch, ZooKeeperClient
 from aiozkqueue.zookeeper.errors import MultiError, NodeExistsError, NoNodeError
-from aiozkqueue.zookeeper.interface import C, Create, Node, Operation, Result, Stat, Versioned, WatchEvent
+from aiozkqueue.zookeeper.interface import C, Create, Node, Operation, Result, Silence, Stat, Versioned, WatchEvent
 from aiozkqueue.zookeeper.listings import Collected
 from aiozkqueue.zookeeper.watches import Mode, Registration
 
@@ -40,9 +40,9 @@ class SimulatedClient(ZooKeeperClient):
     async def check_version(self, within: float) -> None:
         """Return at once: a simulated server knows all requests."""
 
-    async def ask_servers(self, word: str) -> dict[str, str | None]:  # noqa: ARG002 - as the base class
+    async def ask_servers(self, word: str) -> dict[str, str | Silence]:  # noqa: ARG002 - as the base class
         """Return no answers: there is no network on virtual time, and the lookup of a name could take real time."""
-        return {str(server): None for server in self._session.ensemble.servers}
+        return {str(server): Silence.UNREACHABLE for server in self._session.ensemble.servers}
 
     async def smaller_limits(self) -> dict[str, int]:
         """Return no limits, as for servers that cannot be reached."""

@@ -152,6 +152,26 @@ async def test_metrics_show_the_state_of_the_queues_that_the_session_uses(
     assert not any(name.endswith(" others") for name in now)
 
 
+async def test_the_counters_of_a_queue_begin_at_zero_so_that_prometheus_sees_the_first_increase(
+    session: zq.QueueSession,
+) -> None:
+    metrics = collector(session)
+    jobs, legacy = session.queue("jobs"), session.kazoo_queue("/metrics-legacy")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is None
+        assert await tx.take(legacy) is None
+    before = await samples(metrics)
+    for queue in ("jobs", "/metrics-legacy"):
+        for event in ("put", "consumed", "retried", "retried_often", "dead_lettered"):
+            assert before[f"aiozkqueue_messages_{event}_total {queue}"] == 0
+    assert "aiozkqueue_message_wait_seconds_count jobs" not in before  # a histogram has twenty lines
+    await jobs.put(b"one")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=30) is not None
+    after = await samples(metrics)
+    assert after["aiozkqueue_messages_put_total jobs"] == after["aiozkqueue_messages_consumed_total jobs"] == 1
+
+
 async def test_metrics_count_the_queues_whose_state_they_omit(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

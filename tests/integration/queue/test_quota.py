@@ -86,6 +86,35 @@ async def test_a_quota_refuses_calls_by_its_name_and_its_end_lets_them_continue(
         assert [await taken(session) for _ in range(4)] == [b"1", b"2", b"6", None]
 
 
+async def test_doctor_names_the_queue_whose_own_quota_is_used_up(hosts: str) -> None:
+    client = KazooClient(hosts)
+    await asyncio.to_thread(client.start, 60)
+    async with zq.connect(hosts, root="/apart", session_timeout=20) as session:
+        await session.queue("narrow").put(b"1")
+        await session.queue("wide").put(b"1")
+        quota = "/zookeeper/quota/apart/narrow"
+        limits = b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1"
+        await asyncio.to_thread(client.create, f"{quota}/zookeeper_limits", limits, makepath=True)
+        await asyncio.to_thread(client.create, f"{quota}/zookeeper_stats", b"count=9,bytes=9")
+        with pytest.raises(zq.AccessDeniedError, match="quota of ZooKeeper"):
+            await session.queue("narrow").put(b"2")
+        findings = [
+            (finding.severity, finding.text, finding.advice)
+            for finding in (await session.admin.diagnose()).findings
+            if finding.subject == "narrow"
+        ]
+        text = "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken"
+        assert findings == [(Severity.ERROR, text, QuotaExceededError.advice)], "no worker could be started"
+        await asyncio.to_thread(client.set, f"{quota}/zookeeper_limits", limits.replace(b"=1", b"=9999"))
+        diagnosis = await session.admin.diagnose()
+        assert not [found for found in diagnosis.findings if found.severity is Severity.ERROR]
+        assert await session.queue("narrow").size() == 1
+        names = await asyncio.to_thread(client.get_children, "/apart/narrow")
+        assert not [name for name in names if "doctor" in name]
+    await asyncio.to_thread(client.stop)
+    client.close()
+
+
 @pytest.mark.parametrize("bundle", [1, 64], ids=["single item", "bundle"])
 async def test_dead_letters_can_be_deleted_under_a_quota_that_is_used_up(
     hosts: str, limit: Callable[[int], Awaitable[None]], bundle: int
@@ -100,9 +129,8 @@ async def test_dead_letters_can_be_deleted_under_a_quota_that_is_used_up(
                 tx.reject(message, "no")
         await jobs.put_many([b"3"] * 32)
         await limit(1)
-        with pytest.raises(
-            PartlyDeniedError, match=r"An enforced quota of ZooKeeper refuses the rest.*Raise the quota"
-        ):
+        refusal = r"An enforced quota of ZooKeeper refuses the rest.*Raise the quota with setquota of zkCli"
+        with pytest.raises(PartlyDeniedError, match=refusal):
             await jobs.purge()
         assert await jobs.size() == 32
         assert await jobs.dead_letters.purge() == 2
