@@ -44,7 +44,7 @@ def newest_own(names: Sequence[str], restored: Mapping[str, int]) -> str | None:
     return next((name for name in reversed(names) if name not in restored), None)
 
 
-def newest_restored(restored: Mapping[str, int]) -> str:
+def newest_restored(restored: dict[str, int]) -> str:
     """Return the restored item that was put last; of several put at one time, the one that was restored last."""
     return max(reversed(restored), key=restored.__getitem__)
 

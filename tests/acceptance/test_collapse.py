@@ -157,8 +157,9 @@ async def test_messages_with_a_priority_or_a_time_that_has_passed_collapse_acros
     session: zq.QueueSession, jobs: zq.Queue[bytes], options: zq.PutOptions
 ) -> None:
     await jobs.configure(zq.QueueConfig(shards=4))
+    options["key"] = "article 7"
     for number in range(8):
-        await jobs.put(b"price %d" % number, key="article 7", **options)
+        await jobs.put(b"price %d" % number, **options)
     assert await poll(session) == [b"price 7"]
     assert await jobs.size() == 0
 

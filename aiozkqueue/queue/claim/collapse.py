@@ -77,7 +77,10 @@ class Duplicates(NamedTuple):
             self.collapse.skip(place, error)
             return ContendedError(-1)
         if isinstance(error, NoAuthError):
-            return error
+            if not isinstance(operation, Check):
+                return error
+            self.collapse.skip_unreadable(id_at(operation.path), error)
+            return ContendedError(-1)
         if handler is not None and (repair := handler.repair(operation, error)) is not None:
             await repair
         return ContendedError(-1)
@@ -155,6 +158,12 @@ class Collapse:
                 extra={"queue": self._state.name},
             )
 
+    def skip_unreadable(self, message_id: str, error: ZooKeeperError) -> None:
+        """Skip the newest message of its key from now on, which this user may not read."""
+        self._set_aside([message_id])
+        text = "queue %s: message %s is skipped, and older ones of its key are delivered: %s"
+        log.error(text, self._state.name, message_id, error, extra={"queue": self._state.name})
+
     def forget(self, places: Sequence[str]) -> None:
         """Record items that this session has deleted."""
         if self._gone is not None:
@@ -224,7 +233,10 @@ class Collapse:
         last, own = newest_restored(restored), newest_own(members, restored)
         if own is None:
             return last
-        (node,) = await self._zookeeper.read_many([self._state.paths.at(f"{lane}/{own}")], generation=generation)
+        try:
+            (node,) = await self._zookeeper.read_many([self._state.paths.at(f"{lane}/{own}")], generation=generation)
+        except NoAuthError:
+            return own  # its claim is refused, and it is skipped
         if node is None:
             self.forget_listings()
             raise ContendedError(-1)

@@ -70,11 +70,7 @@ def _freeing(paths: QueuePaths, place: str, item: Versioned | NoAuthError | None
 
 
 async def _remove_lock(
-    zookeeper: ZooKeeper,
-    paths: QueuePaths,
-    operations: list[Operation],
-    wakes: list[list[Operation]],
-    generation: int,
+    zookeeper: ZooKeeper, paths: QueuePaths, operations: list[Operation], wakes: list[list[Operation]], generation: int
 ) -> bool:
     """Remove a lock in the first way that this user's permissions allow; return whether this call removed it."""
     ways = wakes or [[]]

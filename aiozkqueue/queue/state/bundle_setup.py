@@ -12,15 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import BUNDLE_BITS, name_at
-from aiozkqueue.zookeeper import (
-    BadVersionError,
-    Create,
-    MultiError,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    SetData,
-)
+from aiozkqueue.zookeeper import BadVersionError, Create, MultiError, NoAuthError, NodeExistsError, NoNodeError, SetData
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths

@@ -8,7 +8,7 @@ import os
 import signal
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -423,22 +423,22 @@ async def test_a_handler_cannot_close_its_own_session(
     await asyncio.gather(*leaving)
 
 
-async def in_a_group(close: Coroutine[object, object, None]) -> None:
+async def in_a_group(close: Coroutine[Any, Any, bool | None]) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(close)
 
 
-async def in_a_task(close: Coroutine[object, object, None]) -> None:
+async def in_a_task(close: Coroutine[Any, Any, bool | None]) -> None:
     await asyncio.create_task(close)
 
 
 @pytest.mark.parametrize("settled", [False, True], ids=["open", "settled"])
-@pytest.mark.parametrize("run", [in_a_group, in_a_task, asyncio.gather])
+@pytest.mark.parametrize("run", [in_a_group, in_a_task, asyncio.gather], ids=["group", "task", "gather"])
 async def test_a_task_that_a_handler_waits_for_closes_the_session(
     zookeeper: str,
     queue_root: str,
     session: zq.QueueSession,
-    run: Callable[[Coroutine[object, object, None]], Awaitable[object]],
+    run: Callable[[Coroutine[Any, Any, bool | None]], Awaitable[object]],
     settled: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)

@@ -364,6 +364,33 @@ async def test_an_unreadable_duplicate_does_not_block_the_newest_message_of_its_
         assert await tx.take(jobs) is None
 
 
+@pytest.mark.parametrize("redriven", [False, True])
+async def test_an_unreadable_newest_message_of_a_key_does_not_block_a_compacting_queue(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, *, redriven: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True))
+    old = await jobs.put(b"old", key="k")
+    if redriven:
+        async with session.transaction() as tx:
+            message = await tx.take(jobs)
+            assert message is not None
+            tx.reject(message, "not now")
+    newest = await jobs.put(b"newest", key="k")
+    [item] = [name for name in await server_view.children(f"{queue_root}/jobs/items") if newest in name]
+    await set_acl(server_view, f"{queue_root}/jobs/items/{item}", readable=False)
+    if redriven:
+        assert await jobs.dead_letters.redrive([old]) == 1
+    await jobs.put(b"other", key="other")
+    taken: list[bytes] = []
+    async with asyncio.timeout(40):
+        while len(taken) < 2:
+            async with session.transaction() as tx:
+                taken += [message.body for message in await tx.take_many(jobs, 10, timeout=30)]
+    assert sorted(taken) == [b"old", b"other"]
+    assert await server_view.children(f"{queue_root}/jobs/items") == [item]
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 async def test_a_move_ends_and_names_the_messages_that_it_could_not_move(
     session: zq.QueueSession, server_view: Observer, queue_root: str, *, sealed: bool

@@ -67,8 +67,11 @@ def oldest_duplicate_kept(patch: pytest.MonkeyPatch) -> None:
     """A consumer that keeps the oldest message of a set loses the last put."""
     in_order = collapse.Collapse._deliverable
 
-    async def backwards(self: collapse.Collapse, lane: collapse._Lane, text: str, free: collapse._Free) -> list[str]:
-        return (await in_order(self, lane, text, free))[::-1]
+    async def backwards(
+        self: collapse.Collapse, lane: collapse._Lane, text: str, free: collapse._Free
+    ) -> tuple[list[str], dict[str, int]]:
+        members, restored = await in_order(self, lane, text, free)
+        return members[::-1], restored
 
     patch.setattr(collapse.Collapse, "_deliverable", backwards)
 
