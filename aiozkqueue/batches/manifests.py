@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Marks that are removed at a time.
 MARKS: Final = 250
+_NUMBER: Final = re.compile("[0-9]{1,15}")
 
 
 class Page(NamedTuple):
@@ -39,7 +41,7 @@ class Manifests(Bundles):
         names = [
             name.removeprefix(BATCH) for name in await below(self._zookeeper, self._path) if name.startswith(BATCH)
         ]
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
         """Return the pages of a batch.

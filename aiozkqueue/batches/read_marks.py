@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import ZooKeeper
 
-_MARK: Final = re.compile(r"read-([0-9a-z]+)-([0-9a-z]+)-(\d+)-(\d+)")
+_MARK: Final = re.compile(r"read-([0-9a-z]+)-([0-9a-z]+)-([0-9]{1,18})-([0-9]{1,18})")
 
 
 class Evidence(enum.Enum):

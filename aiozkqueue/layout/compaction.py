@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from .envelope import decode
 from .errors import MalformedError
-from .names import ItemName, has_field, item_field, only_key
+from .names import ItemName, has_field, moment_field, only_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def compaction_key_at(text: str) -> str | None:
 
 def restored_in(names: Sequence[str]) -> dict[str, int]:
     """Return the times at which restored items were first put, by their names."""
-    return {name: int(time) for name in names if (time := item_field(name, PUT_BEFORE)).isdecimal() and time.isascii()}
+    return {name: time for name in names if (time := moment_field(name, PUT_BEFORE)) is not None}
 
 
 def newest_own(names: Sequence[str], restored: Mapping[str, int]) -> str | None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .fields import LAST_MOMENT
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
@@ -41,9 +43,10 @@ PRIORITY_DIGITS: Final = 3
 #: Milliseconds of due times that share a znode in ``later/``.
 HOUR: Final = 3_600_000
 
+_HOUR_DIGITS: Final = len(str(LAST_MOMENT // HOUR))
 #: Maximum digits of the number in the data of ``later``.
 _REMOVED_DIGITS: Final = 18
-_LANE: Final = re.compile(r"/(?:p([0-9]{3}))?s[0-9]+g([0-9]+)$")
+_LANE: Final = re.compile(r"/(?:p([0-9]{3}))?s[0-9]{1,4}g([0-9]{1,10})$")
 _IN_HOUR: Final = re.compile(r"/(?:later|history)/[0-9][^/]*/[^/]+\Z")
 _PLACE: Final = re.compile(r"items|lanes/(?:p[0-9]{3})?s[0-9]{1,4}g[0-9]{1,10}|later/[0-9]{1,8}")
 
@@ -130,10 +133,18 @@ def priority_of(lane: str) -> int:
     return 0 if match is None or match[1] is None else int(match[1]) + FIRST_PRIORITY
 
 
+def hour_named(name: str) -> int | None:
+    """Return the hour that the name of a parent of delayed items stands for; None: it is another name."""
+    if len(name) > _HOUR_DIGITS or not name.isascii() or not name.isdigit():  # of a longer number, int() may refuse it
+        return None
+    number = int(name)
+    return number if name == str(number) else None
+
+
 def hour_at(place: str) -> int | None:
     """Return the hour that a delayed item's place names, or the place of its parent; None: it names none."""
     parts = place.split("/")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isascii() and parts[1].isdigit() else None
+    return hour_named(parts[1]) if len(parts) > 1 else None
 
 
 def is_lane(text: str) -> bool:

@@ -408,6 +408,12 @@ def item_field(name: str, letter: str) -> str:
     return name.partition(f"-{letter}")[2].partition("-")[0]
 
 
+def moment_field(name: str, letter: str) -> int | None:
+    """Return the moment in the first field with this letter in an item's name, ms; None: it is not a number."""
+    value = item_field(name, letter)
+    return _moment(value) if _is_number(value) else None
+
+
 def has_field(name: str, letter: str) -> bool:
     """Whether an item's name may have a field that begins so: a cheap test before it is parsed."""
     return f"-{letter}" in name

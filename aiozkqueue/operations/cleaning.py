@@ -20,6 +20,7 @@ from aiozkqueue.layout import (
     LockRecord,
     check_queue_name,
     hour_end,
+    hour_named,
     parse_due,
     parse_hour,
     parse_lock,
@@ -414,7 +415,7 @@ class _Cleaning:
 
     async def _scheduled_hours(self) -> int:
         names = await below(self._zookeeper, self._paths.later)
-        hours = [int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))]
+        hours = [hour for name in names if (hour := hour_named(name)) is not None]
         past = [hour for hour in hours if (hour + 2) * _HOUR_MS <= self._now][: max(0, self.left)]
         removed = 0
         for start in range(0, len(past), TOGETHER):

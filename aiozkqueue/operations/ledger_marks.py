@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 #: Begins a decision. No reason for which a payload does not decode begins so.
 _DECIDED: Final = "\0"
+_ATTEMPT: Final = re.compile("[0-9]{1,10}")
 
 
 class Mark(NamedTuple):
@@ -33,6 +35,6 @@ class Mark(NamedTuple):
         """Decode the stored bytes."""
         text = data.decode("utf-8", "replace")
         attempt, _, reason = text.removeprefix(_DECIDED).partition(" ")
-        if text.startswith(_DECIDED) and attempt.isascii() and attempt.isdigit():
+        if text.startswith(_DECIDED) and _ATTEMPT.fullmatch(attempt):
             return cls(reason, int(attempt))
         return cls(text)

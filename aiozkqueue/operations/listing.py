@@ -18,6 +18,7 @@ from aiozkqueue.layout import (
     ItemRef,
     generation_of,
     has_field,
+    hour_named,
     match_due,
     parse_lock,
     priority_at,
@@ -204,10 +205,8 @@ def by_rank(state: QueueState, folders: Sequence[str]) -> list[list[str]]:
     later = f"{state.paths.later}/"
 
     def rank(folder: str) -> tuple[int, int, int]:
-        hour = folder.removeprefix(later)
-        if hour == folder or not hour.isdecimal():
-            return 0, priority_of(folder), generation_of(folder)
-        return 1, int(hour), 0
+        hour = hour_named(folder.removeprefix(later))
+        return (0, priority_of(folder), generation_of(folder)) if hour is None else (1, hour, 0)
 
     return [list(group) for _, group in groupby(sorted(folders, key=rank), rank)]
 

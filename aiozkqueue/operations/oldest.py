@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, name_at
+from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, hour_named, name_at
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.runtime.strings import clear_gradually
@@ -65,8 +65,8 @@ class _OldestReader:
 
     async def oldest_in(self, folder: str) -> Oldest | None:
         """Return the oldest waiting message of a folder that this user may read."""
-        hour = folder.removeprefix(f"{self._handle.paths.later}/")
-        if hour != folder and hour.isdecimal() and int(hour) > self._now // HOUR:
+        hour = hour_named(folder.removeprefix(f"{self._handle.paths.later}/"))
+        if hour is not None and hour > self._now // HOUR:
             return None
         unreadable: set[str] = set()
         while True:

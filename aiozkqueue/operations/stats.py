@@ -18,6 +18,7 @@ from aiozkqueue.layout import (
     MalformedError,
     StoredConfig,
     decode,
+    hour_named,
     is_deleted,
     item_node,
     lane_at,
@@ -452,12 +453,12 @@ async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int])
     """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
     now, later, scheduled = handle.runtime.server_clock.estimate(), f"{handle.paths.later}/", 0
     for folder, number in held.items():
-        hour = folder.removeprefix(later)
-        if hour == folder or not hour.isdecimal() or not number:
+        hour = hour_named(folder.removeprefix(later))
+        if hour is None or not number:
             continue
-        if int(hour) > now // HOUR:
+        if hour > now // HOUR:
             scheduled += number
-        elif int(hour) == now // HOUR:
+        elif hour == now // HOUR:
             async for page in walk(handle, [folder], ordered=False):
                 scheduled += sum(entry.item.due is not None and entry.item.due > now for entry in page)
     return scheduled

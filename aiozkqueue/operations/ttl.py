@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import LockRecord, item_field
+from aiozkqueue.layout import LockRecord, item_field, moment_field
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import as_configured, dead_lettering, find_pages, read_all, removal
@@ -105,8 +105,8 @@ async def sweep_expired(
 
 def _may_have_ended(now: int, keys: Collection[str] | None, text: str) -> bool:
     """Whether a name has a time of expiry that has passed, and one of the keys, if it is an item's."""
-    end = item_field(text, "e")
-    return end.isascii() and end.isdigit() and int(end) <= now and (keys is None or item_field(text, "k") in keys)
+    end = moment_field(text, "e")
+    return end is not None and end <= now and (keys is None or item_field(text, "k") in keys)
 
 
 def _sweeping(handle: QueueHandle[Runtime], found: ItemSnapshot, end: int) -> Change:

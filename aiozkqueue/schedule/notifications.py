@@ -24,6 +24,7 @@ from aiozkqueue.layout import (
     QueueConfig,
     check_queue_name,
     decode,
+    hour_named,
     key_hash,
     with_field,
 )
@@ -436,10 +437,8 @@ class NotificationQueue(Generic[T]):
         folders = await lanes(QueueHandle(runtime, state))
         if until is None:
             return folders
-        hours = [(folder, folder.removeprefix(later)) for folder in folders]
-        return [
-            folder for folder, hour in hours if hour == folder or not hour.isdecimal() or int(hour) <= until // HOUR
-        ]
+        hours = [(folder, hour_named(folder.removeprefix(later))) for folder in folders]
+        return [folder for folder, hour in hours if hour is None or hour <= until // HOUR]
 
     async def _find(self, wanted: _Wanted) -> list[ItemSnapshot]:
         runtime, state = core_of(self._session), state_of(self._queue)

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, later_of, match_due, name_at, parse_lock
+from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, hour_named, later_of, match_due, name_at, parse_lock
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.runtime.strings import clear_gradually
 from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
@@ -216,7 +216,7 @@ class DelayedIndex:
     async def _list_hours(self, generation: int) -> None:
         before = dict(self._hours)
         names = await below(self._zookeeper, self._queue.paths.later, generation=generation)
-        numbers = {int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))}
+        numbers = {number for name in names if (number := hour_named(name)) is not None}
         for gone in before.keys() - numbers:
             if self._hours.get(gone) is before[gone]:  # otherwise it was reported after the server read the names
                 del self._hours[gone]
