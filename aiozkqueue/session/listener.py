@@ -52,7 +52,9 @@ class HandlingCounts:
 
     begun: bool = False
     handled: int = 0
+    """Deliveries whose handler has succeeded."""
     failed: int = 0
+    """Deliveries whose handler has failed; a message may be among them several times."""
 
 
 class Listener(Generic[T_co]):

@@ -339,7 +339,7 @@ class UnitOfWork:
             raise
         if atomic_write is None:
             return
-        await atomic_write.wait(limit=deadline.left)
+        await atomic_write.wait(limit=None if timeout is None else deadline.left)
         if not atomic_write.settled:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
@@ -599,7 +599,7 @@ class UnitOfWork:
         if error is None:
             self._move(_COMMITTED)
         elif isinstance(error, OutcomeUnknownError):
-            self._release_claims(0, str(error), cause=error)  # of those that it has not ended
+            self._release_claims(_Release(0, str(error), error))  # of those that it has not ended
             self._move(_IN_DOUBT)
         else:
             if isinstance(error, ItemNotEmptyError):

@@ -402,6 +402,7 @@ async def test_stop_wakes_a_loop_that_waits(session: zq.QueueSession) -> None:
     assert await asyncio.wait_for(working, 30) == 0
     await consumer.aclose()
     await consumer.aclose()
+    consumer.stop()
 
 
 async def test_an_idle_consumer_receives_a_new_message_at_once(
