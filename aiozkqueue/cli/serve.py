@@ -170,7 +170,7 @@ async def serve(
             stopping.call = main.stop
 
             def state_changed(state: State, _: int) -> None:
-                if state is State.FAILED:  # for good; the log has the reason
+                if state is State.FAILED:  # permanently; the log has the reason
                     main.stop()
 
             stack.callback(core_of(session).zookeeper.on_state(state_changed))
