@@ -11,7 +11,7 @@ import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import QueueError
+from aiozkqueue.errors import QueueError, SessionClosedError
 from aiozkqueue.extras import needs
 from aiozkqueue.queue.commit.meter import MANY_ATTEMPTS, QueueFigures
 from aiozkqueue.sampling import Sampler
@@ -94,6 +94,8 @@ class SessionCollector(Collector):
         if self._runtime.zookeeper.state is State.CONNECTED and not self._runtime.closed:
             try:
                 await self._sampler.sample_all(FRESH)
+            except SessionClosedError:  # it began to close in the meantime
+                pass
             except (QueueError, ZooKeeperError, TimeoutError) as error:
                 if self._runtime.zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
                     log.warning("the queues could not be sampled: %s", error)

@@ -42,7 +42,8 @@ async def _round_trip(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
 
 async def _data_size(session: zq.QueueSession) -> int:
     (answer,) = (await core_of(session).zookeeper.ask_servers("mntr")).values()
-    lines = dict(line.split("\t", 1) for line in (answer or "").splitlines() if "\t" in line)
+    text = answer if isinstance(answer, str) else ""
+    lines = dict(line.split("\t", 1) for line in text.splitlines() if "\t" in line)
     return int(lines["zk_approximate_data_size"])
 
 

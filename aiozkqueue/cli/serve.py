@@ -24,6 +24,7 @@ from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.listening import address_of, listen
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.worker.heap import settled_heap
+from aiozkqueue.zookeeper import State
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -129,6 +130,8 @@ async def serve(
 ) -> Exit:
     """Serve the queues and the dashboard over HTTP until SIGINT or SIGTERM.
 
+    Exit status 4: ZooKeeper refuses the credentials, also later: start it again with the new ones.
+
     Needs the extra [bold]http[/bold]. Create a key first: requests without a key have no permissions.
 
     Examples:
@@ -165,6 +168,12 @@ async def serve(
                 forwarded_allow_ips=forwarded_allow_ips,
             )
             stopping.call = main.stop
+
+            def state_changed(state: State, _: int) -> None:
+                if state is State.FAILED:  # permanently; the log has the reason
+                    main.stop()
+
+            stack.callback(core_of(session).zookeeper.on_state(state_changed))
             serving = asyncio.create_task(main.serve([listening]))
             await _started(main, serving)
             if main.started and asking is not None:
@@ -180,6 +189,8 @@ async def serve(
                 sys.stdout.write(f"http://{address}\n")
                 sys.stdout.flush()
             await serving
+            if core_of(session).zookeeper.state is State.FAILED:
+                return Exit.REFUSED
             return Exit.OK if main.started else Exit.NOTHING
     return Exit.OK  # a signal has stopped it before it began
 

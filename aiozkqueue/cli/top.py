@@ -59,6 +59,7 @@ async def top(
     $ aiozkqueue top orders --once --json[/dim]
     """
     ends = asyncio.Event()
+    rows: list[dict[str, Json]] | None = None
     async with connection.open() as session:
         figures = _Figures(session, queues)
         drain_on_signals(ends.set)
@@ -70,16 +71,16 @@ async def top(
             if await figures.read():
                 await _wait(ends, interval)
             rows = await figures.read()
-            if not rows:
-                return output.status_of_list(rows, f"there are no queues below {connection.root}")
-            _print(rows, as_json=as_json)
-            if queues and any("unreadable" in row for row in rows):
-                return Exit.NOTHING
         else:
             servers = connection.hosts or DEFAULT_HOSTS
             header = f"aiozkqueue top   {servers}   {connection.root}   every {interval:g} s"
             await _live(figures, header, interval, ends)
-    return Exit.OK
+    if rows is None:
+        return Exit.OK
+    if not rows:
+        return output.status_of_list(rows, f"there are no queues below {connection.root}")
+    _print(rows, as_json=as_json)  # without the session: a table of thousands of queues takes seconds
+    return Exit.NOTHING if queues and any("unreadable" in row for row in rows) else Exit.OK
 
 
 def _print(rows: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:

@@ -518,6 +518,9 @@ class SessionCore:
             self.meter.state_changed(state)
         for dispatcher in self._dispatchers.values():
             dispatcher.state_changed(state, generation)
+        if state is State.FAILED:
+            for gate in self._gates:
+                gate.release(0)  # wakes its waiting puts, which then fail
 
     def _failed(self, failure: BaseException) -> None:
         """Fail all waiters: a task of the session has failed, which is a defect.

@@ -9,11 +9,13 @@ import pty
 import select
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
+from aiozkqueue.cli.app import run
 from aiozkqueue.cli.top_screen import Screen
 from tests.cli.conftest import NEW_PROCESS
 
@@ -59,6 +61,23 @@ def test_top_prints_one_table_of_all_queues_to_a_pipe(cli: Cli) -> None:
     assert "…" not in narrow
     assert {"orders", "invoices", "consumers", "delayed"} <= set(narrow.split())
     assert cli("top", "orders", "--once", "--json", "--interval", "0.1").records[0]["in_rate"] == 0
+
+
+def test_a_long_table_of_top_does_not_block_the_session_that_read_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cli("put", "q", "1")
+
+    def print_slowly(*_: object, **__: object) -> None:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:  # as a table of some thousand queues takes
+            pass
+
+    monkeypatch.setattr("aiozkqueue.cli.top._print", print_slowly)
+    for name in ("AIOZKQUEUE_HOSTS", "AIOZKQUEUE_ROOT"):
+        monkeypatch.setenv(name, cli.environment[name])
+    assert run(["top", "--once", "--interval", "0.1", "--session-timeout", "4"]) == 0
+    assert "blocked" not in caplog.text
 
 
 async def test_top_shows_the_other_queues_if_one_cannot_be_read(

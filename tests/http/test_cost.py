@@ -64,7 +64,8 @@ async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
 async def received(session: zq.QueueSession) -> int:
     """Return the number of requests that the ZooKeeper server has received."""
     (report,) = (await core_of(session).zookeeper.ask_servers("srvr")).values()
-    found = re.search(r"Received: (\d+)", report or "")
+    assert isinstance(report, str), report
+    found = re.search(r"Received: (\d+)", report)
     assert found is not None
     return int(found[1])
 

@@ -21,6 +21,7 @@ from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import ROOT, Registration, folder
 from aiozkqueue.http.discovery import registered as registration_of
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 from aiozkqueue.zookeeper import Create, CreateAs
 from aiozkqueue.zookeeper.auth import Acl, Permission
 from tests.http.conftest import NOBODY, polled, serving
@@ -29,7 +30,7 @@ from tests.integration.queue.conftest import eventually
 from tests.observer import observer
 
 if TYPE_CHECKING:
-    from aiozkqueue.testing import ZooKeeperProxy
+    from aiozkqueue.testing import EmbeddedNode, ZooKeeperProxy
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -61,6 +62,25 @@ async def test_a_server_asked_to_stop_withdraws_drains_closes_its_session_and_ex
         # Its session has ended with it, not 30 s later, since it has no ephemeral znode any more.
         left = await observed.ephemerals(queue_root)
         assert set(left.values()) <= {core_of(session).zookeeper.session_id}
+
+
+async def test_a_server_whose_credentials_are_refused_ends_so_that_it_is_started_again_with_new_ones(
+    queue_root: str,
+) -> None:
+    options = ServerOptions(fsync=False, users={"shop": "old"})
+
+    def change_password(node: EmbeddedNode) -> None:
+        jaas = node.folder / "jaas.conf"
+        jaas.write_text(jaas.read_text().replace("old", "new"))
+        node.restart(60)
+
+    async with (
+        EmbeddedZooKeeper(options) as server,
+        process(server.hosts, queue_root, "--auth", "sasl:shop:old") as (_, serving),
+    ):
+        await asyncio.to_thread(change_password, server.node)
+        async with asyncio.timeout(60):
+            assert await asyncio.to_thread(serving.wait) == 4
 
 
 async def test_a_second_signal_aborts_requests_and_still_ends_the_application(

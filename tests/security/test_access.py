@@ -29,6 +29,7 @@ from tests.security.conftest import IDENTITIES, Identity, session_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.listeners import Batch
     from aiozkqueue.testing import EmbeddedZooKeeper
     from tests.security.conftest import Superuser
 
@@ -38,6 +39,7 @@ LATER = datetime(2999, 1, 1, tzinfo=UTC)
 KINDS = {"items", "lanes", "locks", "due", "meta", "dlq", "consumers", "keys", "later", "history", "filters"} | {
     ".moves", ".schedule", ".notifications", ".buses", ".keys", ".clients",
 }  # fmt: skip
+REFUSED = "refused the credentials"
 RETRIED = zq.ConsumeTimes(9, backoff=zq.Fixed(600))
 
 
@@ -289,6 +291,59 @@ async def test_every_operation_after_a_reconnect_with_refused_credentials_is_den
             with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
                 await asyncio.wait_for(attempt(), 30)
         assert await superuser.data(root) == before
+
+
+async def test_whatever_waits_ends_when_all_servers_refuse_the_credentials(
+    secured: EmbeddedZooKeeper, root: str
+) -> None:
+    """Otherwise a worker of an idle queue would run on, and never take a message again."""
+
+    async def ignore(_: zq.Delivery[bytes]) -> None: ...
+
+    async def ignore_all(_: Batch[bytes]) -> None: ...
+
+    async def consume(queue: zq.Queue[bytes]) -> None:
+        async with queue.consume() as deliveries:
+            async for _ in deliveries:
+                pass
+
+    async def take(queue: zq.Queue[bytes]) -> None:
+        async with session.transaction() as tx:
+            await tx.take(queue, timeout=None)
+
+    async with (
+        ZooKeeperProxy(secured.hosts) as proxy,
+        session_of(proxy.hosts, root, IDENTITIES["sasl"].alice) as session,
+    ):
+        empty, paused, full = (session.queue(name) for name in ("empty", "paused", "full"))
+        await empty.configure(zq.QueueConfig(bundle=64))
+        await paused.configure(zq.QueueConfig(bundle=1, paused=True))
+        await full.configure(zq.QueueConfig(max_size=1))
+        await full.put(b"1")
+        waiting = [
+            asyncio.create_task(waits, name=name)
+            for name, waits in {
+                "listener": session.listener(empty, ignore).run(),
+                "listener of an absent queue": session.listener(session.queue("absent"), ignore).run(),
+                "listener with a rate": session.listener(session.queue("slow"), ignore, rate=1).run(),
+                "batches": session.listener(session.queue("many"), ignore_all, batch=9).run(),
+                "paused listener": session.listener(paused, ignore).run(),
+                "loop": consume(empty),
+                "take": take(empty),
+                "put": full.put(b"2", timeout=None),
+            }.items()
+        ]
+        await asyncio.sleep(1)
+        core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
+        proxy.reset_connections()
+        await asyncio.wait(waiting, timeout=30)
+        still = [task for task in waiting if not task.done()]
+        for task in still:
+            task.cancel()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [task.get_name() for task in still] == []
+    wrong = [error for error in ends if not (isinstance(error, zq.AccessDeniedError) and REFUSED in str(error))]
+    assert wrong == []
 
 
 @SCHEMES

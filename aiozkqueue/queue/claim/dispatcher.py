@@ -276,8 +276,10 @@ class ClaimDispatcher:
             self.releases.release([claim])
 
     def state_changed(self, state: State, generation: int) -> None:
-        """Fail the waiters that hold claims of an ended ZooKeeper session."""
-        if state is State.LOST or (state is State.CONNECTED and generation != self._generation):
+        """Fail the waiters that hold claims of an ended ZooKeeper session, and all if no session follows."""
+        if state is State.FAILED:
+            self._candidates.wakeup.set()
+        elif state is State.LOST or (state is State.CONNECTED and generation != self._generation):
             self._candidates.wakeup.set()
             self._waiters.expire(None if state is State.LOST else generation)
 

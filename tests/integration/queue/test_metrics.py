@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -317,6 +318,20 @@ async def test_nothing_is_counted_before_a_collector_exists(session: zq.QueueSes
     metrics = collector(session)
     await session.queue("jobs").put(b"2")
     assert (await samples(metrics))["aiozkqueue_messages_put_total jobs"] == 1
+
+
+async def test_a_scrape_while_the_session_closes_logs_no_warning(
+    zookeeper: str, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for turns in range(12):  # of the event loop, before the session closes
+        async with zq.connect(zookeeper, root=queue_root) as session:
+            metrics = collector(session)
+            await session.queue("jobs").put(b"1")
+            scrape = asyncio.create_task(metrics.text())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert b"aiozkqueue_session_state" in await scrape
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_a_session_that_still_settles_its_work_as_it_closes_reports_no_failure_of_its_metrics(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.zookeeper.handshake import ask
 from aiozkqueue.zookeeper.hosts import Server
+from aiozkqueue.zookeeper.interface import Silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +42,8 @@ def resetting() -> Iterator[Server]:
 def test_a_server_that_resets_connections_is_not_taken_for_an_unreachable_one() -> None:
     with resetting() as server:
 
-        async def answers() -> set[str | None]:
+        async def answers() -> set[str | Silence]:
             return {await ask(server, "srvr", None) for _ in range(200)}
 
-        assert asyncio.run(answers()) == {""}
-    assert asyncio.run(ask(server, "srvr", None)) is None
+        assert asyncio.run(answers()) == {Silence.CLOSED}
+    assert asyncio.run(ask(server, "srvr", None)) is Silence.UNREACHABLE
