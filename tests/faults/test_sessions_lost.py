@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.faults.account import ATTEMPT, PUT, REJECT, SETTLE
+from tests.faults.account import ATTEMPT, BACKOFF, PUT, REJECT, SETTLE
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -135,6 +135,24 @@ async def test_the_messages_of_a_rollback_that_stays_unknown_are_available_while
             await undoing
             assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"a"]
+
+
+async def test_a_rollback_that_stays_unknown_does_not_shorten_the_delay_that_it_has_set(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            fault = proxy.hold_reply(BACKOFF)
+            undoing = asyncio.ensure_future(tx.rollback(delay=600))
+            await fault.struck()
+            delayed = await account.locks("jobs")
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            await undoing
+            assert await account.locks("jobs") == delayed
 
 
 async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_slot_has_been_collected(
