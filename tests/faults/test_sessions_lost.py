@@ -494,6 +494,24 @@ async def test_a_waiting_take_survives_the_end_of_its_zookeeper_session(
         assert await account.bodies("jobs") == []
 
 
+async def test_a_take_whose_attempt_is_in_doubt_survives_the_end_of_its_zookeeper_session(
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
+        await jobs.put(b"a")
+        async with session.transaction() as tx:
+            fault = proxy.hold_request(ATTEMPT)
+            taking = asyncio.ensure_future(tx.take(jobs, timeout=None))
+            await fault.struck()
+            async with blackout(session):
+                pass
+            async with asyncio.timeout(30):
+                assert await taking is not None
+    assert await account.bodies("jobs") == []
+
+
 async def test_a_transaction_takes_no_more_messages_after_its_session_ended(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
 ) -> None:
