@@ -327,7 +327,7 @@ class UnitOfWork:
             raise
         if atomic_write is None:
             return
-        await atomic_write.wait(limit=deadline.left)
+        await atomic_write.wait(limit=None if timeout is None else deadline.left)
         if not atomic_write.settled:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
