@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.faults.account import ATTEMPT, BACKOFF, PUT, REJECT, SETTLE
+from tests.faults.account import ATTEMPT, BACKOFF, PUT, REJECT, SETTLE, multi_of
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -216,8 +216,9 @@ async def slot_writes(account: Account) -> int:
     return sum([await account.view.version(path) for path in tree if "/slot-" in path])
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost once"])
 async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
-    proxy: ZooKeeperProxy, account: Account, root: str
+    proxy: ZooKeeperProxy, account: Account, root: str, *, lost: bool
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
@@ -228,7 +229,11 @@ async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
         await fault.struck()
         await account.view.set(account.path("jobs"), await account.view.get(account.path("jobs")))
         # The request is lost; sent again, it is refused because the configuration has changed.
+        sealing = proxy.hold_request(multi_of(b"/slot-", without=b"/items/")) if lost else None
         proxy.reset_connections()
+        if sealing is not None:
+            await sealing.struck()
+            proxy.reset_connections()
         async with asyncio.timeout(30):
             await putting
         assert await slot_writes(account) == before + 2, "one write of the slot alone, one with the put"
