@@ -92,6 +92,17 @@ async def test_a_renewal_to_zero_releases_the_message_at_once(session: zq.QueueS
     assert [lease.id for lease in await waiting] == [lease.id]
 
 
+async def test_a_lease_is_acknowledged_after_another_session_has_configured_its_queue(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    (lease,) = await jobs.leases.take(lifetime=600)
+    await other.queue("jobs").configure(zq.QueueConfig(max_size=5))
+    await jobs.leases.acknowledge([lease.token])
+    assert await jobs.size() == 0
+
+
 async def test_a_renewal_does_not_touch_a_message_that_a_delivery_holds(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.faults.account import ATTEMPT, PUT, REJECT, SETTLE
+from tests.faults.account import ATTEMPT, BACKOFF, PUT, REJECT, SETTLE, multi_of
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -137,6 +137,24 @@ async def test_the_messages_of_a_rollback_that_stays_unknown_are_available_while
     assert await account.bodies("jobs") == [b"a"]
 
 
+async def test_a_rollback_that_stays_unknown_does_not_shorten_the_delay_that_it_has_set(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            fault = proxy.hold_reply(BACKOFF)
+            undoing = asyncio.ensure_future(tx.rollback(delay=600))
+            await fault.struck()
+            delayed = await account.locks("jobs")
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            await undoing
+            assert await account.locks("jobs") == delayed
+
+
 async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_slot_has_been_collected(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
@@ -198,8 +216,9 @@ async def slot_writes(account: Account) -> int:
     return sum([await account.view.version(path) for path in tree if "/slot-" in path])
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost once"])
 async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
-    proxy: ZooKeeperProxy, account: Account, root: str
+    proxy: ZooKeeperProxy, account: Account, root: str, *, lost: bool
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
@@ -210,7 +229,11 @@ async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
         await fault.struck()
         await account.view.set(account.path("jobs"), await account.view.get(account.path("jobs")))
         # The request is lost; sent again, it is refused because the configuration has changed.
+        sealing = proxy.hold_request(multi_of(b"/slot-", without=b"/items/")) if lost else None
         proxy.reset_connections()
+        if sealing is not None:
+            await sealing.struck()
+            proxy.reset_connections()
         async with asyncio.timeout(30):
             await putting
         assert await slot_writes(account) == before + 2, "one write of the slot alone, one with the put"
@@ -474,6 +497,24 @@ async def test_a_waiting_take_survives_the_end_of_its_zookeeper_session(
             message = await taking
             assert message is not None
         assert await account.bodies("jobs") == []
+
+
+async def test_a_take_whose_attempt_is_in_doubt_survives_the_end_of_its_zookeeper_session(
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
+        await jobs.put(b"a")
+        async with session.transaction() as tx:
+            fault = proxy.hold_request(ATTEMPT)
+            taking = asyncio.ensure_future(tx.take(jobs, timeout=None))
+            await fault.struck()
+            async with blackout(session):
+                pass
+            async with asyncio.timeout(30):
+                assert await taking is not None
+    assert await account.bodies("jobs") == []
 
 
 async def test_a_transaction_takes_no_more_messages_after_its_session_ended(

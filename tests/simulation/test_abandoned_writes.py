@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import TransactionClosedError
 from aiozkqueue.queue.commit.group_commit import SLOTS
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite
@@ -209,6 +210,40 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
     assert {moment: run_virtual(partial(main, moment)) for moment in moments} == dict.fromkeys(
         moments, (0, ["handled"])
     )
+
+
+@pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(1)], ids=["plain", "counting"])
+def test_a_message_that_comes_for_a_transaction_that_has_ended_is_released(policy: zq.Policy) -> None:
+    async def main() -> bytes | None:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(policy=policy))
+            async with session.transaction(autocommit=False) as tx:
+                taking = asyncio.create_task(tx.take(jobs, timeout=None))
+                await asyncio.sleep(1)
+                await tx.rollback()
+                await jobs.put(b"1")
+                with pytest.raises(TransactionClosedError):
+                    await taking
+            async with other.transaction() as later:
+                message = await later.take(other.queue("jobs"), timeout=10)
+            return None if message is None else message.body
+
+    assert run_virtual(main) == b"1"
+
+
+def test_the_close_of_a_session_waits_for_each_of_its_puts() -> None:
+    async def main() -> int:
+        async with slow_cluster().connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"opens the queue")
+            puts: list[asyncio.Task[str]] = []
+            for _ in range(2):
+                puts.append(asyncio.create_task(jobs.put(b"in progress")))
+                await asyncio.sleep(0.004)
+        return len(await asyncio.gather(*puts))
+
+    assert run_virtual(main) == 2
 
 
 def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(

@@ -109,7 +109,7 @@ class Repairs:
         batch.remove(member)
         if repair is not None:
             self._start(member, repair)
-        elif not member.settled:
+        else:
             self._resubmit(member)
 
     def _start(self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None]) -> None:
@@ -131,7 +131,7 @@ class Repairs:
             atomic_write.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing was stored"))
             raise
         else:
-            if not scope.cancel_called and not atomic_write.settled:
+            if not scope.cancel_called:  # it was not withdrawn
                 self._resubmit(atomic_write)
         finally:
             self._in_progress.pop(atomic_write, None)

@@ -236,13 +236,14 @@ class UnsentWrites:
         return False
 
     def pop(self) -> AtomicWrite | None:
-        """Remove the write with the lowest number, even if its chains are busy; return None if all are removed."""
+        """Remove the write with the lowest number, even if its chains are busy; return None if all are removed.
+
+        The session is closed, so no write is added any more.
+        """
         self._unblock()
         if not self.ready:
             return None
-        queued = self.ready.popleft()
-        self._stop_growing(queued)
-        first, *rest = queued.separate()
+        first, *rest = self.ready.popleft().separate()
         self.ready.extendleft(reversed(rest))
         return first
 

@@ -11,6 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import DirectPutWarning, UncommittedWarning
+from aiozkqueue.queue.commit.group_commit import FULL_WEIGHT
 from aiozkqueue.session.internals import work_of
 from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks, take_one
 
@@ -328,11 +329,13 @@ async def test_the_outcome_of_any_transaction_of_the_session_can_be_asked(sessio
     assert await session.outcome("never-seen") is zq.Outcome.UNKNOWN
 
 
+@pytest.mark.parametrize("size", [1, FULL_WEIGHT])
 async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more(
     session: zq.QueueSession,
     other: zq.QueueSession,
     expire: Callable[[zq.QueueSession], Awaitable[None]],
     locks: Locks,
+    size: int,
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
@@ -346,6 +349,8 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
             assert redelivered.id == message.id
             with pytest.raises(zq.SessionExpiredError):
                 await tx.take(jobs)
+            tx.put(jobs, bytes(size))
+            assert await jobs.size() == 1  # it is connected again
             with pytest.raises(zq.SessionExpiredError):
                 await tx.commit()
             await tx.rollback()
