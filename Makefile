@@ -69,7 +69,8 @@ test test-slow: export AIOZKQUEUE_JVM_OPTIONS ?= -XX:SharedArchiveFile=$(abspath
 PYTEST := $(BIN)/python -m pytest --dist loadscope
 # Most tests wait more than they work. Beside them runs what is simulated, and fills what they leave of the processor:
 # simulated time does not mind waiting. Beside the slow tests runs the soak. What these print comes last.
-SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py)
+SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py \
+  delays_by_a_model.py figures_by_a_model.py killed_moves.py shared_writes_by_a_model.py)
 beside = @status=0; printed=$$(mktemp); \
 	$(2) >$$printed 2>&1 & background=$$!; \
 	trap 'kill $$background; rm -f $$printed; exit 130' INT TERM; \

@@ -33,7 +33,8 @@ async def launched(what_for: str) -> AsyncIterator[Browser]:
         )
     expect.set_options(timeout=PATIENCE)
     async with async_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        # By itself, it keeps a further process ready for the next page of another site.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--renderer-process-limit=1"]
         browser = await playwright.chromium.launch(executable_path=executable, args=arguments, timeout=90_000)
         yield browser
         await browser.close()

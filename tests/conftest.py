@@ -37,6 +37,9 @@ TypeAdapter(int)
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+#: More objects than the tests of a module keep, and fewer than the imports of a module of tests create.
+MANY_OBJECTS = 100_000
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_blocking_calls_on_the_loop() -> Iterator[None]:
@@ -50,7 +53,9 @@ def _no_blocking_calls_on_the_loop() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_heap() -> None:
     """Exclude all tests and imported modules from garbage collection, which would block a loop for half a second."""
-    if not gc.get_freeze_count():  # the first module, or a test that has unfrozen the heap
+    # For the first module, after a test that has unfrozen the heap, and when as many objects again have been imported.
+    # `gc.get_freeze_count` would visit each frozen object.
+    if len(gc.get_objects(generation=2)) > MANY_OBJECTS:
         gc.collect()
         gc.freeze()
 

@@ -5,26 +5,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
-from aiozkqueue.http import Keys
+from aiozkqueue.http import Keys, Settings
 from aiozkqueue.schedule import Jobs
 from aiozkqueue.session.internals import core_of
 from tests.browser import launched
 from tests.http.browsing import TRACE, WINDOWS, fill, keep, too_wide, violations, window
+from tests.http.conftest import NOBODY, PATIENCE, Service, serving
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from playwright.async_api import Browser, Page
-
-    from tests.http.conftest import Service
 
 #: The screenshots for the documentation, by page and window.
 PICTURES = {
@@ -35,27 +37,50 @@ PICTURES = {
     ("dead-letters", "light"): "dashboard-dead-letters",
 }
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("frequent_samples")]
+# All tests share a browser, whose start takes longer than most of them. A browser belongs to the loop that started it,
+# so all tests and their sessions, servers and windows run on one loop.
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("frequent_samples"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+on_the_loop = partial(pytest_asyncio.fixture, loop_scope="module")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_blocking_calls_on_the_loop() -> None:
     """Disable the check, since Playwright reads the source of its caller in each call."""
 
 
-@pytest.fixture
+@on_the_loop(scope="module")
 async def chromium() -> AsyncIterator[Browser]:
     async with launched("the dashboard") as browser:
         yield browser
 
 
-@pytest.fixture
+@on_the_loop()
+async def session(zookeeper: str, queue_root: str) -> AsyncIterator[zq.QueueSession]:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as opened:
+        yield opened
+
+
+@on_the_loop()
+async def service(zookeeper: str, queue_root: str, session: zq.QueueSession) -> AsyncIterator[Service]:
+    key = await Keys(core_of(session)).create("operator", ["queue|*|*"])
+    async with (
+        serving(zookeeper, queue_root, Settings()) as url,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=NOBODY) as client,
+    ):
+        yield Service(url, client, key)
+
+
+@on_the_loop()
 async def dead(session: zq.QueueSession) -> list[str]:
     """Queues of every kind, and the dead letters of ``orders``."""
     return await fill(session)
 
 
-@pytest.fixture
+@on_the_loop()
 async def page(chromium: Browser, service: Service, dead: list[str]) -> AsyncIterator[Page]:
     assert dead
     async with window(chromium, service) as opened:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 import aiozkqueue as zq
+from aiozkqueue.foreign import queue_state
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import Fault, run_virtual
 from aiozkqueue.zookeeper import Create, SetData
@@ -19,6 +22,15 @@ if TYPE_CHECKING:
 
 PATH = "/app/copied"
 FIRST = 3
+
+#: The repair asks for this many names at once, in place of 64. A fault is injected at each of these requests, so the
+#: larger number would repeat the same case many times.
+ASKED_AT_ONCE = 2 * FIRST
+
+
+@pytest.fixture(autouse=True)
+def _few_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_state, "NAMES_CHECKED", ASKED_AT_ONCE)
 
 
 class Fates:

@@ -41,6 +41,12 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    """The histories of this process."""
+    return histories(SEEDS)
+
+
 def histories(seeds: range) -> list[str]:
     """Return every request of these histories, in order, with its fault: one line each."""
     lines: list[str] = []
@@ -60,22 +66,22 @@ def requests(seed: int | str, *, rough: bool, feature: str | None) -> list[str]:
 
 def assert_same(first: list[str], second: list[str]) -> None:
     """Compare two histories. Raises: AssertionError, with the first request that differs."""
-    for number, (expected, actual) in enumerate(itertools.zip_longest(first, second)):
-        assert expected == actual, f"request {number} differs:\n  {expected}\n  {actual}"
+    for number, (former, latter) in enumerate(itertools.zip_longest(first, second)):
+        assert former == latter, f"request {number} differs:\n  {former}\n  {latter}"
 
 
-def test_one_seed_gives_the_same_history_in_this_process() -> None:
-    assert_same(histories(SEEDS), histories(SEEDS))
+def test_one_seed_gives_the_same_history_in_this_process(expected: list[str]) -> None:
+    assert_same(expected, histories(SEEDS))
 
 
 @pytest.mark.parametrize(("hash_seed", "pid", "host"), [("1", 7, "a"), ("2", 4_000_000, "a.host.with.a.longer.name")])
 @pytest.mark.timeout(300)
 def test_one_seed_gives_the_same_history_in_any_other_process(
-    hash_seed: str, pid: int, host: str, tmp_path: Path
+    expected: list[str], hash_seed: str, pid: int, host: str, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     program = ELSEWHERE.format(pid=pid, host=host)
     printed = subprocess.run(
         [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, check=True
     )
-    assert_same(histories(SEEDS), printed.stdout.decode().splitlines())
+    assert_same(expected, printed.stdout.decode().splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,15 +80,21 @@ def _edges(modules: dict[str, Path], *, all_imports: bool) -> dict[str, set[str]
 
 def _imports(module: str, file: Path, modules: dict[str, Path], *, all_imports: bool) -> Iterator[str]:
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree) if all_imports else tree.body:
+    for node in _statements(file, all_imports=all_imports):
         if isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             source = ".".join([*above, *([node.module] if node.module else [])])
             found = [f"{source}.{name.name}" for name in node.names]
             yield from (name if name in modules else source for name in found if name in modules or source in modules)
-        elif isinstance(node, ast.Import):
+        else:
             yield from (name.name for name in node.names if name.name in modules)
+
+
+@cache
+def _statements(file: Path, *, all_imports: bool) -> list[ast.Import | ast.ImportFrom]:
+    tree = ast.parse(file.read_text())
+    nodes = ast.walk(tree) if all_imports else tree.body
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def _modules() -> dict[str, Path]:

@@ -21,9 +21,16 @@ from tests.integration.testing.raw import session, text
 from tests.observer import observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 GET_DATA = 4
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmbeddedZooKeeper]:
+    """A server for the tests that leave it as it was."""
+    with EmbeddedZooKeeper() as server:
+        yield server
 
 
 def test_a_single_node_serves_within_seconds_and_leaves_nothing_behind() -> None:
@@ -98,27 +105,26 @@ def test_a_server_that_has_exited_cannot_be_resumed_and_counts_as_stopped() -> N
         server.node.stop()
 
 
-async def test_a_paused_server_is_silent_and_continues_when_resumed() -> None:
-    async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
-        await asyncio.to_thread(server.node.pause)
+async def test_a_paused_server_is_silent_and_continues_when_resumed(running: EmbeddedZooKeeper) -> None:
+    async with session(running.hosts) as client:
+        await asyncio.to_thread(running.node.pause)
         creating = asyncio.create_task(client.create("/late"))
         await asyncio.sleep(0.3)
-        assert not creating.done()
-        assert await asyncio.to_thread(server.node.mode) is None
-        server.node.resume()
+        while_paused = creating.done(), await asyncio.to_thread(running.node.mode)
+        running.node.resume()
+        assert while_paused == (False, None)
         assert await creating == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what each thread of a process does")
-def test_no_thread_of_a_paused_server_runs() -> None:
-    with EmbeddedZooKeeper() as server:
-        for _ in range(50):  # right after the signal, one of six still ran
-            server.node.pause()
-            threads = Path(f"/proc/{server.node.pid}/task").glob("*/status")
-            states = {re.findall(r"^State:\s+(\S)", thread.read_text(), re.MULTILINE)[0] for thread in threads}
-            server.node.resume()
-            assert states == {"T"}
-            time.sleep(0.01)
+def test_no_thread_of_a_paused_server_runs(running: EmbeddedZooKeeper) -> None:
+    for _ in range(50):  # right after the signal, one of six still ran
+        running.node.pause()
+        threads = Path(f"/proc/{running.node.pid}/task").glob("*/status")
+        states = {re.findall(r"^State:\s+(\S)", thread.read_text(), re.MULTILINE)[0] for thread in threads}
+        running.node.resume()
+        assert states == {"T"}
+        time.sleep(0.01)
 
 
 def test_a_paused_server_can_be_stopped() -> None:
@@ -138,19 +144,20 @@ def test_stopping_twice_or_before_a_start_raises_nothing() -> None:
     server.stop()
 
 
-async def test_session_timeouts_of_a_second_and_of_a_minute_are_granted() -> None:
-    async with EmbeddedZooKeeper() as server:
-        for timeout in (1000, 60_000):
-            async with session(server.hosts, timeout) as client:
-                assert client.timeout == timeout
+async def test_session_timeouts_of_a_second_and_of_a_minute_are_granted(running: EmbeddedZooKeeper) -> None:
+    for timeout in (1000, 60_000):
+        async with session(running.hosts, timeout) as client:
+            assert client.timeout == timeout
 
 
-async def test_the_ephemerals_of_a_dead_client_are_removed_within_its_timeout_and_two_ticks() -> None:
+async def test_the_ephemerals_of_a_dead_client_are_removed_within_its_timeout_and_two_ticks(
+    running: EmbeddedZooKeeper,
+) -> None:
     times = list[float]()
-    async with EmbeddedZooKeeper() as server, observer(server.hosts) as view:
+    async with observer(running.hosts) as view:
         while min(times, default=4.0) >= 4.0:  # with ZooKeeper's default tick of 2 s, each session would take longer
             assert len(times) < 5, times  # repeated, since the machine may stall
-            async with session(server.hosts, 1000) as client:
+            async with session(running.hosts, 1000) as client:
                 client.send(
                     1,
                     text("/mine")
