@@ -234,7 +234,9 @@ class Collapse:
         if own is None:
             return last
         try:
-            (node,) = await self._zookeeper.read_many([self._state.paths.at(f"{lane}/{own}")], generation=generation)
+            (node,) = await self._zookeeper.read_many(
+                [self._state.paths.at(ItemRef(lane, own).path)], generation=generation
+            )
         except NoAuthError:
             return own  # its claim is refused, and it is skipped
         if node is None:
