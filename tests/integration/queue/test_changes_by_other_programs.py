@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.exceptions import NotEmptyError
@@ -196,3 +196,30 @@ async def test_an_unreadable_item_is_skipped_and_leaves_no_lock(
 async def nothing_held(view: Observer, locks: str) -> bool:
     """Return whether no session holds a lock; a message that was rolled back may have a timed lock."""
     return not await view.ephemerals(locks)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"bundle": 1}, {"ordered": True}, {"collapse": True, "shards": 2}, {"history": zq.History()}],
+    ids=lambda settings: " ".join(settings) or "default",
+)
+@pytest.mark.parametrize("group", [None, "of one group"])
+async def test_znodes_with_other_names_among_the_items_stop_no_queue(
+    group: str | None, settings: dict[str, Any], session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(**settings))
+    bodies = {b"%d" % number for number in range(3)}
+    options: dict[str, Any] = {} if group is None else {"group": group}
+    await jobs.put(b"0", **options)
+    for name in ("p", "²", "item-", "item-i", "bundle--0000000001", "-0000000001-p200", "item-g--0000000002"):
+        await server_view.create(f"{queue_root}/jobs/items/{name}", b"of another program")
+    taken: set[bytes] = set()
+    async with asyncio.timeout(30), jobs.consume() as deliveries:
+        await jobs.put(b"1", **options)
+        await jobs.put(b"2", **options)
+        async for delivery in deliveries:
+            taken.add(delivery.body)
+            if taken == bodies:
+                break
+    assert await session.queue("others").put(b"1")  # the session goes on
