@@ -117,7 +117,7 @@ FUZZ ?= 1000
 .PHONY: fuzz
 fuzz: $(STAMP)  ## hostile bytes for every decoder, new ones each time (FUZZ=examples a test)
 	@AIOZKQUEUE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/security/test_hostile_bytes.py \
-	  tests/security/test_hostile_replies.py $(PYTEST_ARGS)
+	  tests/security/test_hostile_replies.py tests/integration/queue/test_hostile_znodes.py $(PYTEST_ARGS)
 
 SECONDS ?= 60
 .PHONY: guided
