@@ -115,7 +115,7 @@ leaks: $(STAMP)  ## ten times the work of the leak tests: 200,000 messages, 1,00
 
 FUZZ ?= 1000
 .PHONY: fuzz
-fuzz: $(STAMP)  ## hostile bytes for every decoder, new ones each time (FUZZ=examples a test)
+fuzz: $(STAMP)  ## hostile bytes for every decoder, new ones each time, and hostile znodes in queues (FUZZ=examples a test)
 	@AIOZKQUEUE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/security/test_hostile_bytes.py \
 	  tests/security/test_hostile_replies.py tests/integration/queue/test_hostile_znodes.py $(PYTEST_ARGS)
 
