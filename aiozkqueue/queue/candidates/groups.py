@@ -47,7 +47,7 @@ def lock_id(config: StoredConfig, name: str) -> str:
         MalformedError: ``name`` is not the name of either.
     """
     if config.ordered:
-        candidate_id(name)  # raises for another program's znode, which is no message of the queue
+        candidate_id(name)  # raises for another program's znode, which is not a message of the queue
         return ORDERED
     if config.grouped and (group := item_group(name)) is not None:
         return "g" + group
