@@ -142,7 +142,14 @@ async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str
 async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: StoredConfig) -> bool:
     """Whether a message is the one that its group's lock holds."""
     group = lock_id(config, placed.item.text)
-    first = await first_items(handle, await lanes(handle), 1, lambda name: lock_id(config, name) == group)
+
+    def is_member(name: str) -> bool:
+        try:
+            return lock_id(config, name) == group
+        except MalformedError:
+            return False  # another program's znode
+
+    first = await first_items(handle, await lanes(handle), 1, is_member)
     return bool(first) and first[0].item.id == placed.item.id
 
 

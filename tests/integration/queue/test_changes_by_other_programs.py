@@ -211,9 +211,10 @@ async def test_znodes_with_other_names_among_the_items_stop_no_queue(
     await jobs.configure(zq.QueueConfig(**settings))
     bodies = {b"%d" % number for number in range(3)}
     options: dict[str, Any] = {} if group is None else {"group": group}
-    await jobs.put(b"0", **options)
+    first = await jobs.put(b"0", **options)
     for name in ("p", "²", "item-", "item-i", "bundle--0000000001", "-0000000001-p200", "item-g--0000000002"):
         await server_view.create(f"{queue_root}/jobs/items/{name}", b"of another program")
+    assert (await jobs.state(first)).status.value == "waiting"
     taken: set[bytes] = set()
     async with asyncio.timeout(30), jobs.consume() as deliveries:
         await jobs.put(b"1", **options)
