@@ -90,21 +90,22 @@ async def test_znodes_of_any_name_stop_neither_a_queue_nor_its_session(
             raise RuntimeError("refused by chance")
         handled.add(delivery.body)
 
-    async def put(number: int) -> None:
+    async def put(number: int) -> str:
         options: dict[str, Any] = {"key": f"k{number}"}
         if chance.random() < 0.6 and not settings.get("ordered"):
             options |= chance.choice([{"delay": 0.2}, {"group": "g"}])
         try:
-            await jobs.put(b"%d" % number, **options)
+            return await jobs.put(b"%d" % number, **options)
         except ConfigConflictError:
-            await jobs.put(b"%d" % number)
+            return await jobs.put(b"%d" % number)
 
     async def all_ended() -> bool:
         dead = {letter.body for letter in await jobs.dead_letters.peek(100)}
         return handled | dead >= {b"%d" % number for number in range(MESSAGES)}
 
-    await put(0)
+    first = await put(0)
     await plant(server_view, f"{queue_root}/jobs", chance)
+    assert (await jobs.state(first)).id == first
     async with session.listener(jobs, handler, concurrency=3):
         planting = asyncio.create_task(plant(server_view, f"{queue_root}/jobs", chance))
         for number in range(1, MESSAGES):
