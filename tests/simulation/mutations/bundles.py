@@ -37,7 +37,7 @@ from tests.simulation.workload import run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiozkqueue.layout import AttemptRecord, StoredConfig
+    from aiozkqueue.layout import AttemptRecord
     from aiozkqueue.zookeeper import Versioned
 
 bundled = partial(run, feature="bundles")
@@ -263,13 +263,10 @@ def messages_of_one_bundle_without_an_order(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(faulty_call("move"))
 def move_judges_messages_by_the_creation_of_their_items(patch: pytest.MonkeyPatch) -> None:
-    read: Any = vars(moves)["configuration"]
+    async def no_counters(_: Any) -> dict[str, Any]:
+        return {}
 
-    async def without_bundles(handle: Any) -> StoredConfig | None:
-        config = await read(handle)
-        return None if config is None else replace(config, bundled=False)
-
-    patch.setattr(moves, "configuration", without_bundles)
+    patch.setattr(moves, "stat_lanes", no_counters)
 
 
 @mutation(bundled)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.operations import mover
-from aiozkqueue.queue.commit.unclaimed import find_pages
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock, leave_out
@@ -14,11 +13,8 @@ from tests.simulation.stories.moves import two_moves_run_while_messages_are_take
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     import pytest
 
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.zookeeper import Operation
 
 
@@ -57,14 +53,10 @@ def move_keeps_the_source_item_under_faults(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(partial(run, feature="moves"))
 def move_does_not_wait_for_held_messages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(mover, "find_pages", _free_ones(find_pages))
+    move: Any = vars(mover.Mover)["_move"]
 
+    async def leave_held(self: mover.Mover, *arguments: object) -> int:
+        await move(self, *arguments)
+        return 0
 
-def _free_ones(
-    find_pages: Callable[..., AsyncIterator[list[ItemSnapshot]]],
-) -> Callable[..., AsyncIterator[list[ItemSnapshot]]]:
-    async def found(*arguments: object) -> AsyncIterator[list[ItemSnapshot]]:
-        async for page in find_pages(*arguments):
-            yield [item for item in page if not item.in_flight]
-
-    return found
+    patch.setattr(mover.Mover, "_move", leave_held)

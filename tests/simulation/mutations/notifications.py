@@ -22,7 +22,7 @@ of_notifications = partial(run, feature="notifications")
 
 @mutation(of_notifications)
 def notifications_in_flight_changed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ItemSnapshot, "in_flight", property(lambda _: False))
+    patch.setattr(ItemSnapshot, "held", lambda *_: False)
 
 
 @mutation(of_notifications)
