@@ -76,7 +76,7 @@ async def dial(
 
 
 async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | Silence:
-    """Return the answer to a four-letter command, cut at 64 KiB, or why there is none."""
+    """Return the answer to a four-letter command, cut at 64 KiB, or the reason for its absence."""
     answer = bytearray()
     try:
         async with asyncio.timeout(COMMAND_TIMEOUT):

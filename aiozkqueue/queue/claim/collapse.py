@@ -220,8 +220,11 @@ class Collapse:
             members, restored = await self._deliverable(known[lane], text, free)
             if members:
                 sets.add(like)
-                newest = await self._newest(lane, members, restored, generation) if restored else members[-1]
-                members.remove(newest)
+                if restored:
+                    newest = await self._newest(lane, members, restored, generation)
+                    members.remove(newest)
+                else:  # in constant time: there may be a million
+                    newest = members.pop()
                 chosen[ItemRef(lane, newest).path] = members
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
