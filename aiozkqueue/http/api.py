@@ -50,11 +50,11 @@ class Api:
 
     @property
     def _service(self) -> QueueService:
-        return self.backend.service(self._kind)
+        return self.backend.parts.services[self._kind]
 
     @property
     def _gate(self) -> Gate:
-        return self.backend.gate
+        return self.backend.parts.gate
 
     # -- putting
 

@@ -97,7 +97,7 @@ def _add_metrics(app: FastAPI, backend: Backend) -> None:
 
 def _metrics_of(backend: Backend) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(request: Request) -> Response:
-        await backend.gate.admit(request, Verb.GET_STATUS, "*")
+        await backend.parts.gate.admit(request, Verb.GET_STATUS, "*")
         if backend.metrics is None:
             return PlainTextResponse("this needs aiozkqueue[observability]", 501)
         return Response(backend.metrics.text(), headers={"Content-Type": backend.metrics.content_type})

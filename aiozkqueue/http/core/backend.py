@@ -37,7 +37,7 @@ from .shared_readings import SharedReadings
 from .tokens import MessageIds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from starlette.requests import Request
@@ -104,24 +104,36 @@ class Settings:
     """Whether emptying a queue needs the permission ``purge``; EmoDB requires ``poll``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a server while its sessions are open."""
+
+    session: QueueSession
+    listing: QueueSession
+    """The session for listings of deep queues. ZooKeeper answers the requests of a connection in their order, so all
+    others would wait until a million names have been sent."""
+    gate: Gate
+    services: Mapping[Kind, QueueService]
+    sampler: Sampler
+    """The reader of the queues' figures."""
+    charts: Charts
+    """The samples that are stored for charts."""
+    shared: SharedReadings
+    """The readings that all visitors of the dashboard share."""
+    purges: Purges
+
+
 class Backend:
     """The queue sessions of one server, while they are open."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._session: QueueSession | None = None
-        self._listing: QueueSession | None = None
-        self._gate: Gate | None = None
-        self._services: dict[Kind, QueueService] = {}
-        self._sampler: Sampler | None = None
-        self._charts: Charts | None = None
-        self._shared: SharedReadings | None = None
-        self._purges: Purges | None = None
+        self._parts: Parts | None = None
         self._disconnected_since = 0.0  # where the session is not connected
         self._given_up: set[asyncio.Task[Response]] = set()
         self.loop_share: LoopShare = LoopShare()
-        """The loop_share at which bodies are parsed."""
-        figures = (lambda: self._sampler, lambda: self._state)
+        """The share of the event loop for the parsing of bodies."""
+        figures = (lambda: None if self._parts is None else self._parts.sampler, lambda: self._state)
         self.metrics: Metrics | None = None if _METRICS is None else _METRICS(*figures)
         """None if ``aiozkqueue[observability]`` is not installed."""
         self.leaving: asyncio.Event = asyncio.Event()
@@ -131,26 +143,16 @@ class Backend:
     async def running(self, connecting: Connecting, connecting_listing: Connecting) -> AsyncIterator[None]:
         """Open the two sessions; close them at the end."""
         async with connecting() as session, connecting_listing() as listing:
-            settings = self.settings
             self.leaving.clear()
-            self._session = session
-            self._listing = listing
-            core_of(listing).zookeeper.log_outages_with(core_of(session).zookeeper)
-            self._gate = Gate(
-                Keys(core_of(session)), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate
-            )
-            ids = MessageIds(core_of(session))
-            self._services = {kind: QueueService(session, kind, ids) for kind in Kind}
-            self._sampler = sampler = Sampler(session)
-            self._charts = charts = Charts(core_of(session), sampler)
-            self._purges = Purges(session)
-            self._shared = shared = SharedReadings()
+            zookeeper = core_of(session).zookeeper
+            core_of(listing).zookeeper.log_outages_with(zookeeper)
+            self._parts = parts = _parts_of(session, listing, self.settings)
             self._disconnected_since = time.monotonic()
-            off = core_of(session).zookeeper.on_state(self._state_changed)
+            off = zookeeper.on_state(self._state_changed)
             tasks = [
                 asyncio.create_task(_take_up_moves(session), name="moves of others"),
-                asyncio.create_task(sampler.run(), name="figures of the queues"),
-                asyncio.create_task(charts.run(), name="samples for the charts"),
+                asyncio.create_task(parts.sampler.run(), name="figures of the queues"),
+                asyncio.create_task(parts.charts.run(), name="samples for the charts"),
             ]
             for task in tasks:
                 task.add_done_callback(_log_defect)
@@ -159,71 +161,24 @@ class Backend:
             finally:
                 off()
                 self.leaving.set()
-                self._session = self._listing = self._gate = None
-                self._sampler = self._charts = self._shared = self._purges = None
+                self._parts = None
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await shared.close()
+                await parts.shared.close()
                 if self._given_up:
-                    await asyncio.wait(self._given_up, timeout=settings.request_timeout)
+                    await asyncio.wait(self._given_up, timeout=self.settings.request_timeout)
 
     def _state_changed(self, state: State, _: int) -> None:
         if state is State.SUSPENDED:
             self._disconnected_since = time.monotonic()
 
     @property
-    def session(self) -> QueueSession:
-        """The session. Raises: ProblemError: it is not open."""
-        if self._session is None:
+    def parts(self) -> Parts:
+        """The parts of the server. Raises: ProblemError: its sessions are not open."""
+        if self._parts is None:
             raise problems.unavailable()
-        return self._session
-
-    @property
-    def listing(self) -> QueueSession:
-        """The session for listings of deep queues. Raises: ProblemError: it is not open.
-
-        ZooKeeper answers the requests of a connection in their order, so all others would wait until a million names
-        have been sent.
-        """
-        if self._listing is None:
-            raise problems.unavailable()
-        return self._listing
-
-    @property
-    def gate(self) -> Gate:
-        """The limiter of requests. Raises: ProblemError."""
-        if self._gate is None:
-            raise problems.unavailable()
-        return self._gate
-
-    @property
-    def sampler(self) -> Sampler:
-        """The reader of the queues' figures. Raises: ProblemError."""
-        if self._sampler is None:
-            raise problems.unavailable()
-        return self._sampler
-
-    @property
-    def charts(self) -> Charts:
-        """The samples that are stored for charts. Raises: ProblemError."""
-        if self._charts is None:
-            raise problems.unavailable()
-        return self._charts
-
-    @property
-    def shared(self) -> SharedReadings:
-        """The readings that all visitors of the dashboard share. Raises: ProblemError."""
-        if self._shared is None:
-            raise problems.unavailable()
-        return self._shared
-
-    @property
-    def purges(self) -> Purges:
-        """The purges that the dashboard's visitors have asked for. Raises: ProblemError."""
-        if self._purges is None:
-            raise problems.unavailable()
-        return self._purges
+        return self._parts
 
     @property
     def connected(self) -> bool:
@@ -232,14 +187,7 @@ class Backend:
 
     @property
     def _state(self) -> State | None:
-        return None if self._session is None else core_of(self._session).zookeeper.state
-
-    def service(self, kind: Kind) -> QueueService:
-        """One of the two services. Raises: ProblemError."""
-        service = self._services.get(kind)
-        if service is None or self._session is None:
-            raise problems.unavailable()
-        return service
+        return None if self._parts is None else core_of(self._parts.session).zookeeper.state
 
     def limited(
         self,
@@ -279,7 +227,7 @@ class Backend:
 
     async def _wait_connected(self) -> None:
         """Wait for the end of a short interruption. Raises: ProblemError: the interruption takes longer."""
-        zookeeper = core_of(self.session).zookeeper
+        zookeeper = core_of(self.parts.session).zookeeper
         if zookeeper.state is State.CONNECTED:
             return
         left = min(RECONNECT_GRACE, self.settings.request_timeout) - (time.monotonic() - self._disconnected_since)
@@ -309,6 +257,22 @@ class Backend:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, problems.ProblemError | QueueError | ZooKeeperError):
             log.error("a request failed after its response 503", exc_info=error)
+
+
+def _parts_of(session: QueueSession, listing: QueueSession, settings: Settings) -> Parts:
+    """Return the parts of a server with these sessions."""
+    core = core_of(session)
+    ids, sampler = MessageIds(core), Sampler(session)
+    return Parts(
+        session,
+        listing,
+        Gate(Keys(core), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate),
+        {kind: QueueService(session, kind, ids) for kind in Kind},
+        sampler,
+        Charts(core, sampler),
+        SharedReadings(),
+        Purges(session),
+    )
 
 
 def _problem_of(error: Exception) -> problems.ProblemError | None:

@@ -105,7 +105,7 @@ def refusals(backend: Backend) -> Callable[[Request, Exception], Coroutine[Any, 
 
 def _visited(backend: Backend, page: Page) -> Handler:
     async def handler(request: Request) -> Response:
-        visitor = await sign_in.visitor(request, backend.gate)
+        visitor = await sign_in.visitor(request, backend.parts.gate)
         if visitor is None:
             return account.ask(request)
         try:

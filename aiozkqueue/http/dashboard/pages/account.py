@@ -33,7 +33,7 @@ async def enter(backend: Backend, request: Request) -> Response:
         raise PageError(403, "Not allowed", "This form was sent by another site.")
     form = await read_form(request, SMALL_FORM_LIMIT)
     key, path = form.get("key"), own_path(form.get("next"), "/")
-    caller = await backend.gate.bearer(request, key) if key else None
+    caller = await backend.parts.gate.bearer(request, key) if key else None
     if caller is None:
         return _ask(request, path, status=403, wrong=True)
     response = redirect(request, path)

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aiozkqueue.http.core.backend import Backend
-    from aiozkqueue.http.core.charts import Charts
-    from aiozkqueue.http.core.purging import Purges
-    from aiozkqueue.http.core.shared_readings import SharedReadings
     from aiozkqueue.sampling import Sampler
     from aiozkqueue.session.queue import Queue
-    from aiozkqueue.session.session import QueueSession
 
 #: Seconds for which a page waits for the first sample of all queues after the server has started.
 FIRST_SAMPLE: Final = 5.0
@@ -39,39 +35,16 @@ class Visit:
     """One request, whose visitor is known."""
 
     def __init__(self, backend: Backend, request: Request, visitor: sign_in.Visitor) -> None:
+        parts = backend.parts
         self.request = request
         self.visitor = visitor
+        self.session = parts.session
+        self.sampler = parts.sampler
+        self.charts = parts.charts
+        self.shared = parts.shared
+        self.purges = parts.purges
+        self.listing = parts.listing
         self._backend = backend
-
-    @property
-    def session(self) -> QueueSession:
-        """The queue session of the server. Raises: ProblemError: it is not open."""
-        return self._backend.session
-
-    @property
-    def listing(self) -> QueueSession:
-        """The session for readings that list deep queues. Raises: ProblemError: it is not open."""
-        return self._backend.listing
-
-    @property
-    def sampler(self) -> Sampler:
-        """The samples of the queues. Raises: ProblemError: the session is not open."""
-        return self._backend.sampler
-
-    @property
-    def charts(self) -> Charts:
-        """The samples that all servers share. Raises: ProblemError: the session is not open."""
-        return self._backend.charts
-
-    @property
-    def shared(self) -> SharedReadings:
-        """The readings that all visitors share. Raises: ProblemError: the session is not open."""
-        return self._backend.shared
-
-    @property
-    def purges(self) -> Purges:
-        """The purges of the server. Raises: ProblemError: the session is not open."""
-        return self._backend.purges
 
     # -- the permissions of the visitor
 
