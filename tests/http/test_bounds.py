@@ -16,11 +16,13 @@ import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
 from aiozkqueue.http.client import QueueServiceClient
 from aiozkqueue.http.core.names import Kind
+from aiozkqueue.http.core.purging import TOGETHER, Purges
 from aiozkqueue.http.core.service import QueueService
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.http.dashboard.readings import letters
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.session.queue import Queue
 from tests.http.conftest import NOBODY, serving
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_deep_listings import TURN, watched
@@ -139,6 +141,34 @@ async def test_another_server_finishes_the_purge_of_a_stopped_one(
     assert await queue.size() == 0
 
 
+async def test_a_server_limits_the_purges_of_both_services_together(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[str] = []
+    together: list[int] = []
+    purge = Queue.purge
+
+    async def counted(queue: Queue[bytes]) -> int:
+        running.append(queue.name)
+        together.append(len(running))
+        try:
+            return await purge(queue)
+        finally:
+            running.remove(queue.name)
+
+    monkeypatch.setattr(Queue, "purge", counted)
+    paths = [f"/{kind}/1/q{number}" for kind in Kind for number in range(TOGETHER)]
+    for path in paths:
+        await service.post(f"{path}/sendbatch", json=list(range(500)))
+
+    async def emptied(path: str) -> None:
+        while (await service.http.delete(path)).status_code == 202:
+            pass  # each request waits for some seconds
+
+    await asyncio.gather(*map(emptied, paths))
+    assert max(together) == TOGETHER
+
+
 @pytest.mark.slow
 async def test_requests_to_a_deep_queue_do_not_block_the_loop(session: zq.QueueSession) -> None:
     queue = session.queue("q")
@@ -149,7 +179,7 @@ async def test_requests_to_a_deep_queue_do_not_block_the_loop(session: zq.QueueS
         if kind is Kind.DEDUPQ:
             await session.queue(native).configure(zq.QueueConfig(collapse=True))
             await session.queue(native).put_many([b"%d" % number for number in range(20_000)])
-        service = QueueService(session, kind, MessageIds(core_of(session)))
+        service = QueueService(session, kind, MessageIds(core_of(session)), Purges(session))
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "peek": lambda service=service: service.peek("q", 1000),  # type: ignore[misc]
             "look": lambda service=service: service.poll("q", lifetime=0, limit=1000, wait=0),  # type: ignore[misc]
@@ -175,7 +205,7 @@ async def test_names_of_missing_queues_are_forgotten_and_create_no_queue(
     signer = await ids.signer()
     before = sorted(await server_view.children(queue_root))
     for kind in Kind:
-        service = QueueService(session, kind, ids)
+        service = QueueService(session, kind, ids, Purges(session))
         for name in (f"none{number}" for number in range(20)):
             native = name if kind is Kind.QUEUE else f"DEDUP:{name}"
             message = signer.message_id(native, "items/item-iabcdef-0000000001")

@@ -262,16 +262,16 @@ class Backend:
 def _parts_of(session: QueueSession, listing: QueueSession, settings: Settings) -> Parts:
     """Return the parts of a server with these sessions."""
     core = core_of(session)
-    ids, sampler = MessageIds(core), Sampler(session)
+    ids, purges, sampler = MessageIds(core), Purges(session), Sampler(session)
     return Parts(
         session,
         listing,
         Gate(Keys(core), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate),
-        {kind: QueueService(session, kind, ids) for kind in Kind},
+        {kind: QueueService(session, kind, ids, purges) for kind in Kind},
         sampler,
         Charts(core, sampler),
         SharedReadings(),
-        Purges(session),
+        purges,
     )
 
 

@@ -23,7 +23,6 @@ from aiozkqueue.session.internals import core_of, handle_of, state_of
 
 from . import peeking
 from .names import Kind, http_name, native_name
-from .purging import Purges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
 
+    from .purging import Purges
     from .tokens import MessageIds
 
 #: The number of messages in one write.
@@ -58,11 +58,11 @@ class Polled(NamedTuple):
 class QueueService:
     """One of the two services, on a session."""
 
-    def __init__(self, session: QueueSession, kind: Kind, ids: MessageIds) -> None:
+    def __init__(self, session: QueueSession, kind: Kind, ids: MessageIds, purges: Purges) -> None:
         self.kind = kind
         self._session = session
         self._ids = ids
-        self._purges = Purges(session)
+        self._purges = purges
         self._existing: set[str] = set()
         self._configured: set[str] = set()
 
