@@ -13,9 +13,10 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias, cast
 
 import typer
 
@@ -23,6 +24,7 @@ from aiozkqueue import Message
 from aiozkqueue.cli.exits import Exit
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
@@ -50,6 +52,19 @@ def json_line(record: Mapping[str, Json]) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def record_of(info: DataclassInstance) -> dict[str, Json]:
+    """Return the fields of a dataclass as JSON: times in ISO 8601, and members of enumerations by their values."""
+    return {field.name: _json_of(getattr(info, field.name)) for field in fields(info)}
+
+
+def _json_of(value: object) -> Json:
+    if is_dataclass(value) and not isinstance(value, type):
+        return record_of(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return cast("Json", value.value if isinstance(value, Enum) else value)
 
 
 #: The width of a table in a pipe or a file: any.

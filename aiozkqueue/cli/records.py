@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,6 +15,11 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.admin import Cleaned
 
 #: The node of a session that is opened for an operator. It puts no messages, so none of them is its own.
 _OPERATOR: Final = "/operator"
@@ -200,34 +205,31 @@ async def clean(
             cleaned = await session.admin.clean(*(queues or ()))
     if as_json:
         for cleanup in cleaned:
-            output.print_json(
-                {
-                    "queue": cleanup.queue,
-                    "claims": cleanup.claims,
-                    "attempts": cleanup.attempts,
-                    "records": cleanup.records,
-                    "hours": cleanup.hours,
-                    "clients": cleanup.clients,
-                    "more": cleanup.more,
-                }
-            )
+            output.print_json(output.record_of(cleanup))
     else:
-        output.print_table(
-            ["queue", "ended claims", "attempts", "history", "hours", "clients", "more to do"],
-            [
-                (
-                    "(clients)" if cleanup.queue is None else cleanup.queue,
-                    cleanup.claims,
-                    cleanup.attempts,
-                    cleanup.records,
-                    cleanup.hours,
-                    cleanup.clients,
-                    "yes" if cleanup.more else "no",
-                )
-                for cleanup in cleaned
-            ],
-        )
+        _print_cleaned(cleaned)
     return Exit.OK
+
+
+def _print_cleaned(cleaned: Sequence[Cleaned]) -> None:
+    """Print a table for which 80 columns suffice; rare counts have a column only if they are not 0."""
+    columns: dict[str, Callable[[Cleaned], object]] = {
+        "queue": lambda cleanup: "(clients)" if cleanup.queue is None else cleanup.queue,
+        "ended claims": lambda cleanup: cleanup.claims,
+        "attempts": lambda cleanup: cleanup.attempts,
+        "history": lambda cleanup: cleanup.records,
+        "hours": lambda cleanup: cleanup.hours,
+        "clients": lambda cleanup: cleanup.clients,
+    }
+    rare: dict[str, Callable[[Cleaned], int]] = {
+        "expired": lambda cleanup: cleanup.expired,
+        "staged": lambda cleanup: cleanup.staged,
+        "tags": lambda cleanup: cleanup.tags,
+        "deleted queues": lambda cleanup: cleanup.deleted,
+    }
+    columns |= {name: count for name, count in rare.items() if any(map(count, cleaned))}
+    columns["more to do"] = lambda cleanup: "yes" if cleanup.more else "no"
+    output.print_table(list(columns), [[cell(cleanup) for cell in columns.values()] for cleanup in cleaned])
 
 
 @connected

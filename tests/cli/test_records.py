@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,3 +92,19 @@ def test_clean_reports_the_removed_records(cli: Cli) -> None:
     assert (queue["queue"], queue["records"], queue["more"]) == ("q", 0, False)
     assert (clients["queue"], clients["clients"]) == (None, 0)
     assert "q" in cli("clean", "q").text
+
+
+def test_clean_reports_the_expired_messages_that_it_removed(cli: Cli) -> None:
+    assert cli("configure", "q", "--create", "--ttl", "1h", "--expired", "drop").status == 0
+    cli("put", "q", "x", "--ttl", "0.001")
+    deadline = time.monotonic() + 60
+    while cli("stats", "q", "--json").records[0]["expired"] == 0:
+        assert time.monotonic() < deadline
+    [queue] = cli("clean", "q", "--json").records
+    assert queue["expired"] == 1
+    cli("put", "q", "x", "--ttl", "0.001")
+    while cli("stats", "q", "--json").records[0]["expired"] == 0:
+        assert time.monotonic() < deadline
+    lines = [re.split(" *[┃│] *", line) for line in cli("clean", "q").text.splitlines()]
+    heads, row = (cells for cells in lines if len(cells) > 1)
+    assert dict(zip(heads, row, strict=True))["expired"] == "1"
