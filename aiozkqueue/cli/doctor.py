@@ -95,15 +95,7 @@ def _print_json(diagnosis: Diagnosis) -> None:
             }
         )
     for finding in diagnosis.findings:
-        output.print_json(
-            {
-                "kind": "finding",
-                "severity": finding.severity.value,
-                "subject": finding.subject,
-                "text": finding.text,
-                "advice": finding.advice,
-            }
-        )
+        output.print_json({"kind": "finding", **output.record_of(finding)})
 
 
 def _print_tables(diagnosis: Diagnosis) -> None:

@@ -25,28 +25,9 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
         found, unfinished = await target.admin.ledgers(), await target.admin.unfinished()
     if as_json:
         for ledger in found:
-            output.print_json(
-                {
-                    "group": ledger.group,
-                    "batches": ledger.batches,
-                    "messages": ledger.messages,
-                    "client": ledger.client,
-                    "host": ledger.host,
-                    "pid": ledger.pid,
-                    "changed": ledger.changed.isoformat(),
-                }
-            )
+            output.print_json(output.record_of(ledger))
         for writer in unfinished:
-            output.print_json(
-                {
-                    "writer": writer.writer,
-                    "name": writer.name,
-                    "batch": writer.batch,
-                    "messages": writer.messages,
-                    "client": writer.client,
-                    "changed": writer.changed.isoformat(),
-                }
-            )
+            output.print_json(output.record_of(writer))
     elif found:
         output.print_table(
             ["group", "batches", "messages", "client", "host", "pid", "changed"],

@@ -28,14 +28,7 @@ async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson 
         found = [pin for name in names for pin in await session.queue(name).admin.pins()]
     if as_json:
         for pin in found:
-            output.print_json(
-                {
-                    "queue": pin.queue,
-                    "name": pin.name,
-                    "since": pin.since.isoformat(),
-                    "changed": pin.changed.isoformat(),
-                }
-            )
+            output.print_json(output.record_of(pin))
     elif found:
         output.print_table(
             ["queue", "name", "keeps from", "set"],

@@ -148,37 +148,8 @@ def _note_unread(seen: _Seen) -> None:
 
 def _record(s: QueueStats, staged: int) -> dict[str, Json]:
     """Return the figures of a queue as they are printed in JSON."""
-    return {
-        "queue": s.queue,
-        "size": s.size,
-        "waiting": s.waiting,
-        "in_flight": s.in_flight,
-        "delayed": s.delayed,
-        "retrying": s.retrying,
-        "scheduled": s.scheduled,
-        "groups": s.groups,
-        "groups_held": s.groups_held,
-        "unique_keys": s.unique_keys,
-        "duplicates": s.duplicates,
-        "expired": s.expired,
-        "dead_letters": s.dead_letters,
-        "consumers": s.consumers,
-        "oldest": s.oldest.isoformat() if s.oldest else None,
-        "max_size": s.max_size,
-        "remaining_capacity": s.remaining_capacity,
-        "waiting_producers": s.waiting_producers,
-        "ledgers": s.ledgers,
-        "staged": s.staged,
-        "staged_messages": staged,
-        "put": s.put,
-        "removed": s.removed,
-        "paused": s.paused,
-        "priorities": {str(priority): number for priority, number in s.priorities.items()},
-        "bound": s.bound,
-        "tags": s.tags,
-        "records": s.records,
-        "incomplete": list(s.incomplete),
-    }
+    derived = {"waiting": s.waiting, "delayed": s.delayed, "remaining_capacity": s.remaining_capacity}
+    return {**output.record_of(s), **derived, "staged_messages": staged}
 
 
 def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:

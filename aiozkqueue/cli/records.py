@@ -14,7 +14,6 @@ from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import Json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,19 +43,7 @@ async def state(
     """
     async with connection.open_queue(queue) as target:
         found = await target.state(message_id)
-    record: dict[str, Json] = {
-        "id": found.id,
-        "status": found.status.value,
-        "attempts": found.attempts,
-        "put_at": _iso(found.put_at),
-        "put_by": _process(found.put_by),
-        "claimed_at": _iso(found.claimed_at),
-        "claimed_by": _process(found.claimed_by),
-        "due": _iso(found.due),
-        "error": found.error,
-        "ended_at": _iso(found.ended_at),
-        "reason": found.reason,
-    }
+    record = output.record_of(found)
     if as_json:
         output.print_json(record)
     else:
@@ -155,15 +142,7 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
         found = await target.admin.consumers()
     if as_json:
         for consumer in found:
-            output.print_json(
-                {
-                    "client": consumer.client,
-                    "host": consumer.host,
-                    "pid": consumer.pid,
-                    "since": consumer.since.isoformat(),
-                    "messages": list(consumer.messages),
-                }
-            )
+            output.print_json(output.record_of(consumer))
     elif found:
         output.print_table(
             ["client", "host", "pid", "since", "holds", "messages"],
@@ -270,10 +249,6 @@ def _aware(moment: datetime | None) -> datetime | None:
 
 def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
-
-
-def _process(process: Process | None) -> Json:
-    return None if process is None else {"client": process.client, "host": process.host, "pid": process.pid}
 
 
 def _text(process: Process | None) -> str | None:

@@ -65,19 +65,19 @@ class MessageState:
 
     id: str
     status: Status
+    attempts: int = 0
+    """The number of counted deliveries; see `Message.attempt`."""
     put_at: datetime | None = None
     """When it was put, in ZooKeeper's time."""
     put_by: Process | None = None
     """The session that created its id; None if another program put it."""
-    attempts: int = 0
-    """The number of counted deliveries; see `Message.attempt`."""
-    error: str | None = None
-    """How the last attempt failed."""
-    due: datetime | None = None
-    """When it can be taken, for a delayed message."""
     claimed_at: datetime | None = None
     claimed_by: Process | None = None
     """The client that holds it, or held it when it ended; None if that is another program."""
+    due: datetime | None = None
+    """When it can be taken, for a delayed message."""
+    error: str | None = None
+    """How the last attempt failed."""
     ended_at: datetime | None = None
     reason: str = ""
     """Why it is dead or failed."""

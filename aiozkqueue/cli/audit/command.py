@@ -158,29 +158,10 @@ def _records(moved: Moved, report: Report, html: Path | None) -> Iterator[dict[s
     for name, figures in report.queues.items():
         yield {"kind": "queue", "queue": name, **_figures(figures)}
     for reason in report.reasons:
-        yield {"kind": "dead-letters", "queue": reason.queue, "reason": reason.reason, "messages": reason.messages}
+        yield {"kind": "dead-letters", **output.record_of(reason)}
     for span in report.spans:
-        yield {
-            "kind": "span",
-            "begin": span.begin.isoformat(),
-            "seconds": report.span.total_seconds(),
-            "finished": span.finished,
-            "dead": span.dead,
-            "other": span.other,
-        }
+        yield {"kind": "span", "seconds": report.span.total_seconds(), **output.record_of(span)}
 
 
 def _figures(figures: Figures) -> dict[str, Json]:
-    return {
-        "ended": figures.ended,
-        "per_second": round(figures.per_second, 3),
-        "finished": figures.finished,
-        "dead": figures.dead,
-        "other": figures.other,
-        "first": figures.first.isoformat(),
-        "last": figures.last.isoformat(),
-        "retried": figures.retried,
-        "retries": figures.retries,
-        "waiting": None if figures.waiting is None else asdict(figures.waiting),
-        "handling": None if figures.handling is None else asdict(figures.handling),
-    }
+    return {**output.record_of(figures), "per_second": round(figures.per_second, 3)}

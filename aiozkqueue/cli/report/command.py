@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -26,7 +25,7 @@ from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
-    from aiozkqueue.operations.history_report import Percentiles, Report
+    from aiozkqueue.operations.history_report import Report
 
 #: Seconds after which a progress bar is shown.
 _BAR_DELAY: Final = 2.0
@@ -148,17 +147,10 @@ def _record(found: Report) -> dict[str, Json]:
         "retried": found.retried,
         "retries": found.retries,
         "attempts": {str(attempts): number for attempts, number in found.attempts.items()},
-        "waiting": _seconds(found.waiting),
-        "handling": _seconds(found.handling),
+        "waiting": None if found.waiting is None else output.record_of(found.waiting),
+        "handling": None if found.handling is None else output.record_of(found.handling),
         "dead_letters": [{"reason": reason, "messages": number} for reason, number in found.reasons],
         "more_reasons": found.more_reasons,
         "span": found.span.total_seconds(),
-        "spans": [
-            {"begin": span.begin.isoformat(), "finished": span.finished, "dead": span.dead, "other": span.other}
-            for span in found.spans
-        ],
+        "spans": list(map(output.record_of, found.spans)),
     }
-
-
-def _seconds(found: Percentiles | None) -> Json:
-    return None if found is None else asdict(found)
