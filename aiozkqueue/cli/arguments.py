@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
-from aiozkqueue.cli.durations import TIME, duration_from
+from aiozkqueue.cli.times import TIME, duration_from
 
 _LOGS: Final = "Logs"
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
+QueueNames = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
+SomeQueues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")]
+LocalMoment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 LookBudget = Annotated[

@@ -88,8 +88,8 @@ COMMANDS: Final = (
         "bus",
         "Inspect buses and their groups.",
         (
-            Command("list", "events:buses", "List the buses and the number of their groups."),
-            Command("groups", "events:groups", "List the events that wait for each group of a bus."),
+            Command("list", "bus:list_", "List the buses and the number of their groups."),
+            Command("groups", "bus:groups", "List the events that wait for each group of a bus."),
         ),
         JOBS,
     ),
@@ -97,14 +97,16 @@ COMMANDS: Final = (
         "notifications",
         "Manage events that are due at a date.",
         (
-            Command("list", "events:notifications", "List the notification queues and the number of their entries."),
-            Command("ready", "events:ready", "Count the entries that are due at a date and not in flight."),
-            Command("schedule", "notify:schedule", "Schedule an event for a date and print its id."),
+            Command("list", "notifications:list_", "List the notification queues and the number of their entries."),
+            Command("ready", "notifications:ready", "Count the entries that are due at a date and not in flight."),
+            Command("schedule", "notifications:schedule", "Schedule an event for a date and print its id."),
             Command(
-                "find", "notify:find", "List the entries of a queue, all or by their search keys, the earliest first."
+                "find",
+                "notifications:find",
+                "List the entries of a queue, all or by their search keys, the earliest first.",
             ),
-            Command("update", "notify:update", "Replace the event of an entry that is waiting."),
-            Command("remove", "notify:remove", "Remove an entry that is waiting."),
+            Command("update", "notifications:update", "Replace the event of an entry that is waiting."),
+            Command("remove", "notifications:remove", "Remove an entry that is waiting."),
         ),
         JOBS,
     ),
@@ -113,14 +115,12 @@ COMMANDS: Final = (
         "keys",
         "Manage API keys for HTTP.",
         (
-            Command(
-                "create", "serve:create", "Create an API key and print it on the last line; it is shown only once."
-            ),
-            Command("list", "serve:list_", "List the API keys by name, with their permissions."),
-            Command("revoke", "serve:revoke", "Revoke an API key on all servers within seconds."),
+            Command("create", "keys:create", "Create an API key and print it on the last line; it is shown only once."),
+            Command("list", "keys:list_", "List the API keys by name, with their permissions."),
+            Command("revoke", "keys:revoke", "Revoke an API key on all servers within seconds."),
             Command(
                 "rotate",
-                "serve:rotate",
+                "keys:rotate",
                 "Sign message ids with a new secret; the previous secret stays valid until the next rotation.",
             ),
         ),

@@ -12,8 +12,8 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.cli.times import TIME, parse_duration
 from aiozkqueue.layout import IN_FORCE, is_default
 from aiozkqueue.operations.settings_text import kind_of, policy_settings, setting_text
 

@@ -17,8 +17,8 @@ import typer
 import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.asked import AskedQueue
-from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.cli.times import TIME, duration_from
 from aiozkqueue.operations.similar import ALIKE, absence, similar_queue
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE, credentials_of_environment, credentials_of_file
 from aiozkqueue.session.internals import core_of

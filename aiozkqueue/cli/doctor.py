@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from aiozkqueue.admin import Severity
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, LookBudget
+from aiozkqueue.cli.arguments import AsJson, LookBudget, SomeQueues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.operations.budget import BUDGET
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 @connected
 async def doctor(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Queue names (default: all).")] = None,
+    queues: SomeQueues = None,
     budget: LookBudget = BUDGET,
     as_json: AsJson = False,
 ) -> Exit:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.times import TIME, duration_from
 from aiozkqueue.worker import ask
 
 

@@ -11,10 +11,10 @@ import typer
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, LogConfig, LogFormat, LogLevel, QueueName
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.cli.signals import drain_on_signals
+from aiozkqueue.cli.times import TIME, parse_duration
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
 from aiozkqueue.schedule.overdue import findings_about, is_overdue

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, QueueNames
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.errors import NotFoundError
 
-Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
-
 
 @connected
-async def pause(connection: Connection, queues: Queues, as_json: AsJson = False) -> Exit:
+async def pause(connection: Connection, queues: QueueNames, as_json: AsJson = False) -> Exit:
     """Stop delivering messages of these queues until they are resumed.
 
     Messages in flight are finished, and puts continue.
@@ -31,7 +25,7 @@ async def pause(connection: Connection, queues: Queues, as_json: AsJson = False)
 
 
 @connected
-async def resume(connection: Connection, queues: Queues, as_json: AsJson = False) -> Exit:
+async def resume(connection: Connection, queues: QueueNames, as_json: AsJson = False) -> Exit:
     """Deliver messages of these queues again.
 
     Exit status 1: a queue does not exist; the others are resumed.

@@ -7,15 +7,13 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, Yes
+from aiozkqueue.cli.arguments import AsJson, SomeQueues, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-_Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")]
-
 
 @connected
-async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson = False) -> Exit:
+async def list_(connection: Connection, queues: SomeQueues = None, as_json: AsJson = False) -> Exit:
     """List the pins that protect histories from clean-up, and their age.
 
     Exit status 1: there are none.
@@ -43,7 +41,7 @@ async def remove(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The pin's name as `pins list` shows it; an audit's is 'audit'.")
     ],
-    queues: _Queues = None,
+    queues: SomeQueues = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:

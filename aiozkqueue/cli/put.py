@@ -18,9 +18,9 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_pairs, parse_tags
+from aiozkqueue.cli.times import TIME, parse_duration, parse_moment
 from aiozkqueue.wording import counted
 
 # The number of bytes that are read and stored at a time.
@@ -50,8 +50,8 @@ async def put(
         typer.Option(parser=parse_duration, metavar=TIME, help="Delay before delivery: 90, 90s, 15m, 2h, 1d."),
     ] = None,
     at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="WHEN", help="Delivery time, as 2030-01-31T08:00+01:00."),
+        datetime | None,
+        typer.Option("--at", parser=parse_moment, metavar="WHEN", help="Delivery time, as 2030-01-31T08:00+01:00."),
     ] = None,
     group: Annotated[
         str | None,
@@ -102,7 +102,7 @@ async def put(
         raise typer.BadParameter(message)
     options = zq.PutOptions(
         delay=delay,
-        at=parse_moment(at),
+        at=at,
         key=key,
         unique=unique or False,
         ttl=ttl,
@@ -128,20 +128,6 @@ async def put(
             putting = _Putting(target, timeout, options, as_json=as_json)
             await _put_from(sys.stdin.buffer, putting, lines=lines, size=None)
     return Exit.OK
-
-
-def parse_moment(text: str | None) -> datetime | None:
-    """Read a time."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.utcoffset() is None:
-        message = f"{text!r} is not an ISO 8601 time with a zone, such as 2030-01-31T08:00+01:00"
-        raise typer.BadParameter(message, param_hint="--at")
-    return moment
 
 
 @dataclass(frozen=True, slots=True)

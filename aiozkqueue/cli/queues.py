@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.admin import QueueStats
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, LookBudget, Yes
+from aiozkqueue.cli.arguments import AsJson, LookBudget, SomeQueues, Yes
 from aiozkqueue.cli.asked import (
     AskedQueue,
     Compressed,
@@ -58,7 +56,7 @@ async def queues(connection: Connection, as_json: AsJson = False) -> Exit:
 @connected
 async def stats(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")] = None,
+    queues: SomeQueues = None,
     budget: LookBudget = BUDGET,
     as_json: AsJson = False,
     curator: CuratorPath = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -10,10 +10,11 @@ import typer
 import aiozkqueue as zq
 from aiozkqueue.admin import Process
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName
+from aiozkqueue.cli.arguments import AsJson, LocalMoment, QueueName, SomeQueues
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.times import in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 #: The node of a session that is opened for an operator. It puts no messages, so none of them is its own.
 _OPERATOR: Final = "/operator"
-
-_Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
 
 
 @connected
@@ -58,8 +57,8 @@ async def state(
 async def history(
     connection: Connection,
     queue: AskedQueue,
-    since: _Moment = None,
-    until: _Moment = None,
+    since: LocalMoment = None,
+    until: LocalMoment = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of records.")] = 100,
     as_json: AsJson = False,
 ) -> Exit:
@@ -73,7 +72,7 @@ async def history(
     [dim]$ aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
     async with connection.open_queue(queue) as target:
-        history_records = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
+        history_records = target.history(since=in_utc(since), until=in_utc(until), limit=limit, newest_first=True)
         records = [record async for record in history_records]
         if not records:
             await note_nothing_ended(target, queue)
@@ -164,7 +163,7 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
 @connected
 async def clean(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Queue names (default: all).")] = None,
+    queues: SomeQueues = None,
     as_json: AsJson = False,
 ) -> Exit:
     """Clean up now instead of waiting for the sessions to do it.
@@ -241,10 +240,6 @@ async def reap(
         reaped = await target.admin.reap(limit=limit)
     output.print_count("reaped", reaped, queue, as_json=as_json)
     return Exit.OK if reaped else Exit.NOTHING
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone(UTC)
 
 
 def _iso(moment: datetime | None) -> str | None:

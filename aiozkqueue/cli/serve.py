@@ -1,4 +1,4 @@
-"""`aiozkqueue serve` and `aiozkqueue keys`: the queues over HTTP, and the API keys for them."""
+"""`aiozkqueue serve`: the queues over HTTP."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from urllib.parse import urlsplit
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, LogConfig, LogFormat, LogLevel
+from aiozkqueue.cli.arguments import LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.listening import listening_at
 from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
-from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.listening import address_of, listen
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.worker.heap import settled_heap
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiozkqueue.http.server import Server
-from aiozkqueue.http.core.tokens import MessageIds
 
 _EMODB: Final = "EmoDB's clients"
 _PROXIES: Final = "Proxies and names"
@@ -263,85 +261,3 @@ def _host_of(address: str) -> str:
 def _as_seen(address: str, admin_address: str) -> str:
     """Return the admin address with the host of the main address, by which clients reach this server."""
     return f"{address.rpartition(':')[0] or address}:{admin_address.rpartition(':')[2]}"
-
-
-@connected
-async def create(
-    connection: Connection,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
-    allow: Annotated[
-        list[str],
-        typer.Option("--allow", metavar="PERMISSION", help="queue|VERB|NAME, with * for anything; may be repeated."),
-    ],
-    as_json: AsJson = False,
-) -> Exit:
-    """Create an API key and print it on the last line; it is shown only once.
-
-    Example:
-    [dim]$ KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
-    """
-    async with connection.open() as session:
-        text = await Keys(core_of(session)).create(name, allow)
-    if as_json:
-        output.print_json({"name": name, "allow": list(allow), "key": text})
-    else:
-        output.note(f"key {name!r} may {', '.join(allow)}")
-        sys.stdout.write(f"{text}\n")
-    return Exit.OK
-
-
-@connected
-async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the API keys by name, with their permissions.
-
-    Exit status 1: there are none.
-
-    Example:
-    [dim]$ aiozkqueue keys list --json[/dim]
-    """
-    async with connection.open() as session:
-        found = await Keys(core_of(session)).all()
-    if as_json:
-        for key in found:
-            output.print_json({"name": key.name, "allow": list(key.allow)})
-    elif found:
-        output.print_table(["name", "may"], [(key.name, ", ".join(key.allow)) for key in found])
-    return output.status_of_list(found, f"there are no API keys below {connection.root}")
-
-
-@connected
-async def revoke(
-    connection: Connection,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
-    as_json: AsJson = False,
-) -> Exit:
-    """Revoke an API key on all servers within seconds.
-
-    Exit status 1: the key does not exist.
-
-    Example:
-    [dim]$ aiozkqueue keys revoke orders[/dim]
-    """
-    async with connection.open() as session:
-        revoked = await Keys(core_of(session)).revoke(name)
-    if as_json:
-        output.print_json({"name": name, "revoked": revoked})
-    else:
-        output.note(f"key {name!r} is revoked" if revoked else f"there is no key {name!r}")
-    return Exit.OK if revoked else Exit.NOTHING
-
-
-@connected
-async def rotate(connection: Connection, as_json: AsJson = False) -> Exit:
-    """Sign message ids with a new secret; the previous secret stays valid until the next rotation.
-
-    Example:
-    [dim]$ aiozkqueue keys rotate[/dim]
-    """
-    async with connection.open() as session:
-        await MessageIds(core_of(session)).rotate()
-    if as_json:
-        output.print_json({"rotated": True})
-    else:
-        output.note("message ids are signed with a new secret; earlier ids stay valid until the next rotation")
-    return Exit.OK

@@ -17,13 +17,13 @@ from rich.live import Live
 import aiozkqueue as zq
 from aiozkqueue.admin import QueueStats
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, SomeQueues
 from aiozkqueue.cli.connection import DEFAULT_HOSTS, Connection, connected
-from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.keyboard import keys
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import drain_on_signals
+from aiozkqueue.cli.times import TIME, duration_from
 from aiozkqueue.cli.top_screen import Figures, Screen
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.session.internals import core_of
@@ -36,7 +36,7 @@ _READ_TIMEOUT = 5.0
 @connected
 async def top(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")] = None,
+    queues: SomeQueues = None,
     interval: Annotated[
         float,
         typer.Option(

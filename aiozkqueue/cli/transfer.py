@@ -13,13 +13,11 @@ from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, with_connection
-from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
-from aiozkqueue.errors import NotFoundError
+from aiozkqueue.cli.times import TIME, parse_duration
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.batch_writers import name_of_write
-from aiozkqueue.operations.similar import absence
 from aiozkqueue.session.internals import core_of
 
 _PATTERN: Final = re.compile(r"[*?\[{]")
@@ -155,10 +153,7 @@ async def _is_complete(connection: Connection, queue: str, write_id: str | None)
 async def _depth(connection: Connection, queue: str) -> int:
     """Return the number of messages. It is called before Spark starts, so that an error does not wait for Spark.
 
-    Raises: NotFoundError: the queue does not exist.
+    Raises: CommandFailedError: the queue does not exist.
     """
-    async with connection.open() as session:
-        target = session.queue(queue)
-        if not await target.exists():
-            raise NotFoundError(await absence(core_of(session), queue))
+    async with connection.open_queue(queue) as target:
         return await target.size()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, QueueNames
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.wording import counted
 
-Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
-
 
 @connected
-async def command(connection: Connection, queues: Queues, as_json: AsJson = False) -> Exit:
+async def command(connection: Connection, queues: QueueNames, as_json: AsJson = False) -> Exit:
     """Turn bundles off, and store each message in a separate znode.
 
     Bundles that consumers or unfinished Spark writes hold are left: run it again when they have finished. Until then,

@@ -18,10 +18,10 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, with_connection
-from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
 from aiozkqueue.cli.listening import listening_at
 from aiozkqueue.cli.logs import start_logs
+from aiozkqueue.cli.times import TIME, parse_duration
 from aiozkqueue.extras import needs
 from aiozkqueue.session.handler import check_handler
 from aiozkqueue.worker import (

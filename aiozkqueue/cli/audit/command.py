@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, LocalMoment
 from aiozkqueue.cli.audit.page import page
 from aiozkqueue.cli.audit.plots import amount, duration
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, place, spark_session, watched
+from aiozkqueue.cli.times import in_utc
 
 if TYPE_CHECKING:
     from aiozkqueue.spark.audit import Figures, Moved, Percentiles, Report
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 #: In a local folder the page has a name that readers of the files ignore.
 PAGE: Final = "_report.html"
 _MOST_REASONS: Final = 10
-_Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
 _STEPS: Final = {
     "begin": "looking for records",
     "write": "writing files",
@@ -50,8 +49,8 @@ def audit(
     queues: Annotated[
         list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Only this queue; may be repeated.")
     ] = None,
-    since: _Moment = None,
-    until: _Moment = None,
+    since: LocalMoment = None,
+    until: LocalMoment = None,
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, help=f"The HTML page. [dim]\\[default: {PAGE} in DIR][/dim]"),
@@ -81,7 +80,7 @@ def audit(
         with watched(spark, "audit") as bar:
             moved = move(spark, to, options, queues=queues, on_step=lambda step: bar.describe(_STEPS[step]))
             bar.describe("reading files")
-            summary = report(spark, to, since=_aware(since), until=_aware(until), queues=queues)
+            summary = report(spark, to, since=in_utc(since), until=in_utc(until), queues=queues)
         local = Folder(spark, to).local
     if html is None and local is not None:
         html = local / PAGE
@@ -89,10 +88,6 @@ def audit(
         html.write_text(page(summary), encoding="utf-8")
     _print(moved, summary, html, as_json=as_json)
     return Exit.OK
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone(UTC)
 
 
 def _print(moved: Moved, report: Report, html: Path | None, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, LocalMoment
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.audit.plots import amount
 from aiozkqueue.cli.connection import Connection, connected
@@ -19,6 +19,7 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.records import note_nothing_ended
 from aiozkqueue.cli.report.page import SHARES, page, reasons_of, time_of
+from aiozkqueue.cli.times import in_utc
 from aiozkqueue.operations.history import count_history
 from aiozkqueue.operations.history_report import Summary
 from aiozkqueue.session.internals import core_of
@@ -27,12 +28,9 @@ if TYPE_CHECKING:
     import aiozkqueue as zq
     from aiozkqueue.operations.history_report import Report
 
-#: Seconds after which a progress bar is shown.
-_BAR_DELAY: Final = 2.0
 #: Records between two changes of the bar.
 _STEP: Final = 500
 _MOST_REASONS: Final = 10
-_Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
 
 
 @connected
@@ -40,8 +38,8 @@ _Moment = Annotated[datetime | None, typer.Option(help="Local time unless it nam
 async def report(
     connection: Connection,
     queue: AskedQueue,
-    since: _Moment = None,
-    until: _Moment = None,
+    since: LocalMoment = None,
+    until: LocalMoment = None,
     day: Annotated[
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="This day, in local time, instead of a range."),
@@ -73,7 +71,7 @@ async def report(
         if not await target.exists():
             await connection.note_absent(session, queue)
             return Exit.NOTHING
-        found = await _read(session, target, _aware(since), _aware(until))
+        found = await _read(session, target, in_utc(since), in_utc(until))
         if found is None:
             await note_nothing_ended(target, queue)
             return Exit.NOTHING
@@ -88,14 +86,10 @@ async def report(
     return Exit.OK
 
 
-def _aware(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone()
-
-
 async def _read(
     session: zq.QueueSession, queue: zq.Queue[bytes], since: datetime | None, until: datetime | None
 ) -> Report | None:
-    """Read the records; after two seconds, show how many there are still to read."""
+    """Read the records; after `output.BAR_DELAY` seconds, show how many there are still to read."""
     summary = Summary(queue.name)
     start, bar = time.monotonic(), None
     with ExitStack() as stack:
@@ -103,7 +97,7 @@ async def _read(
             summary.add(record)
             if summary.records % _STEP:
                 continue
-            if bar is None and time.monotonic() - start > _BAR_DELAY:
+            if bar is None and time.monotonic() - start > output.BAR_DELAY:
                 total = await count_history(core_of(session).handle(queue.name), since=since, until=until)
                 bar = stack.enter_context(output.progress("reading records", total))
                 bar.advance(summary.records)

@@ -1,4 +1,4 @@
-"""Durations have the same syntax in every option."""
+"""Durations and moments have the same syntax in every option."""
 
 from __future__ import annotations
 
@@ -56,3 +56,19 @@ def test_duration_units_are_accepted(cli: Cli) -> None:
     assert cli("configure", "q", "--json").records[0]["backoff"] == "1,5,60"
     assert cli("jobs", "add", "nightly", "@daily", "q", "--tolerance", "2m").status == 0
     assert cli("top", "q", "--once", "--interval", "0.2s", AIOZKQUEUE_CONNECT_TIMEOUT="1m").status == 0
+
+
+MOMENTS = [
+    ("put", "q", "x", "--at"),
+    ("notifications", "ready", "billing", "reminders", "--at"),
+    ("notifications", "schedule", "billing", "reminders", "x", "--at"),
+    ("notifications", "find", "billing", "reminders", "--until"),
+]
+
+
+@pytest.mark.parametrize("option", MOMENTS, ids=" ".join)
+def test_a_moment_without_a_zone_is_refused_by_the_name_of_its_option(cli: Cli, option: tuple[str, ...]) -> None:
+    done = cli(*option, "2030-01-31T08:00", AIOZKQUEUE_HOSTS="127.0.0.1:1")
+    assert done.status == 2
+    assert option[-1] in done.stderr
+    assert "'2030-01-31T08:00' is not an ISO 8601 time with a zone" in done.stderr

@@ -1,9 +1,10 @@
-"""Lengths of time as they are typed: `90`, `90s`, `15m`, `2h`, `1d`, `inf`."""
+"""Times as they are typed: durations such as `90`, `90s`, `15m`, `2h`, `1d` and `inf`, and moments in ISO 8601."""
 
 from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -43,3 +44,20 @@ def duration_from(least: float, to: float = math.inf) -> Callable[[str | float],
         return seconds
 
     return parse
+
+
+def parse_moment(text: str) -> datetime:
+    """Read a time that names its zone. Raises: typer.BadParameter."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        message = f"{text!r} is not an ISO 8601 time with a zone, such as 2030-01-31T08:00+01:00"
+        raise typer.BadParameter(message)
+    return moment
+
+
+def in_utc(moment: datetime | None) -> datetime | None:
+    """Return a time in UTC; one without a zone is local time."""
+    return None if moment is None else moment.astimezone(UTC)

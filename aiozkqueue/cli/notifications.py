@@ -1,19 +1,23 @@
-"""`aiozkqueue notifications schedule`, `find`, `update` and `remove`: events for a date, as their bytes."""
+"""`aiozkqueue notifications`: notification queues, and their events as bytes."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.events import existing
-from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.put import parse_moment
-from aiozkqueue.schedule import Notification
+from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.cli.times import parse_moment
+from aiozkqueue.errors import NotFoundError
+from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
+
+if TYPE_CHECKING:
+    from aiozkqueue import QueueSession
 
 _Service = Annotated[str, typer.Argument(metavar="SERVICE", help="The service of the notification queue.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the notification queue.")]
@@ -26,12 +30,61 @@ _Key2 = Annotated[str | None, typer.Option("--key2", metavar="TEXT", help="The s
 
 
 @connected
+async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
+    """List the notification queues and the number of their entries.
+
+    Exit status 1: there are none.
+
+    Example:
+    [dim]$ aiozkqueue notifications list[/dim]
+    """
+    async with connection.open() as session:
+        known = Notifications(session)
+        rows = [
+            (service, name, made.queue.name, await made.queue.size(), await made.ready())
+            for service, name in await known.list()
+            for made in [await known.get(service, name, bytes)]
+        ]
+    if as_json:
+        for service, name, queue, size, ready in rows:
+            output.print_json({"service": service, "name": name, "queue": queue, "size": size, "ready": ready})
+    elif rows:
+        output.print_table(["service", "name", "queue", "size", "ready"], rows)
+    return output.status_of_list(rows, f"there are no notification queues below {connection.root}")
+
+
+@connected
+async def ready(
+    connection: Connection,
+    service: _Service,
+    name: _Name,
+    at: Annotated[
+        datetime | None,
+        typer.Option("--at", parser=parse_moment, metavar="WHEN", help="An ISO 8601 time with a zone (default: now)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Count the entries that are due at a date and not in flight.
+
+    Example:
+    [dim]$ aiozkqueue notifications ready billing reminders --at 2026-04-01T00:00Z[/dim]
+    """
+    async with connection.open() as session:
+        queue = await _existing(session, service, name)
+        count = await queue.ready(at)
+    output.print_count("ready", count, queue.queue.name, as_json=as_json)
+    return Exit.OK
+
+
+@connected
 async def schedule(
     connection: Connection,
     service: _Service,
     name: _Name,
     event: _Event,
-    at: Annotated[str, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone.")],
+    at: Annotated[
+        datetime, typer.Option("--at", parser=parse_moment, metavar="WHEN", help="An ISO 8601 time with a zone.")
+    ],
     key1: _Key1 = None,
     key2: _Key2 = None,
     token: Annotated[str | None, typer.Option("--token", metavar="TEXT", help="The user token.")] = None,
@@ -44,12 +97,10 @@ async def schedule(
     Example:
     [dim]$ aiozkqueue notifications schedule billing reminders '{"account": 7}' --at 2026-04-01T00:00Z --key2 t1[/dim]
     """
-    moment = parse_moment(at)
-    assert moment is not None  # noqa: S101 - it is None of None only
     async with connection.open() as session:
-        queue = await existing(session, service, name)
+        queue = await _existing(session, service, name)
         notification_id = await queue.schedule(
-            os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token
+            os.fsencode(event), at, search_key1=key1, search_key2=key2, user_token=token
         )
     if as_json:
         output.print_json({"id": notification_id, "queue": queue.queue.name})
@@ -66,8 +117,10 @@ async def find(
     key1: _Key1 = None,
     key2: _Key2 = None,
     until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="WHEN", help="Only entries that are due before this time, which needs a zone."),
+        datetime | None,
+        typer.Option(
+            "--until", parser=parse_moment, metavar="WHEN", help="Only entries due by this ISO 8601 time with a zone."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
@@ -79,8 +132,8 @@ async def find(
     [dim]$ aiozkqueue notifications find billing reminders --key2 tenant-1[/dim]
     """
     async with connection.open() as session:
-        queue = await existing(session, service, name)
-        found = await queue.find(key2, search_key1=key1, until=parse_moment(until))
+        queue = await _existing(session, service, name)
+        found = await queue.find(key2, search_key1=key1, until=until)
     if as_json:
         for notification in found:
             output.print_json(_record(notification))
@@ -124,7 +177,7 @@ async def update(
     [dim]$ aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
     """
     async with connection.open() as session:
-        queue = await existing(session, service, name)
+        queue = await _existing(session, service, name)
         done = await queue.update(id, os.fsencode(event), search_key1=key1, search_key2=key2)
     return _report(
         id, "updated", done=done, as_json=as_json, otherwise="it is being handled, not there, or has other keys"
@@ -141,7 +194,7 @@ async def remove(connection: Connection, service: _Service, name: _Name, id: _Id
     [dim]$ aiozkqueue notifications remove billing reminders gx8YSxIzUYf8000002[/dim]
     """
     async with connection.open() as session:
-        queue = await existing(session, service, name)
+        queue = await _existing(session, service, name)
         done = await queue.remove(id)
     return _report(id, "removed", done=done, as_json=as_json)
 
@@ -167,3 +220,15 @@ def _record(notification: Notification[bytes]) -> dict[str, output.Json]:
         "user_token": notification.user_token,
         "event": notification.event.decode(errors="backslashreplace"),
     }
+
+
+async def _existing(session: QueueSession, service: str, name: str) -> NotificationQueue[bytes]:
+    """Return a notification queue. Raises: CommandFailedError: it does not exist, and no command creates it."""
+    try:
+        return await Notifications(session).get(service, name, bytes)
+    except NotFoundError as error:
+        message = (
+            f"service {service!r} has no notification queue {name!r}; create it in a program with "
+            "Notifications(session).create(...)"
+        )
+        raise CommandFailedError(message) from error
