@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 CANCELLED = Disposition("remove", outcome=End.CANCELLED)
@@ -109,14 +108,13 @@ async def cancel(
 
     Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
     """
-    state = _store_of(runtime, wanted)
+    handle = _handle_of(runtime, wanted)
 
     def make(found: ItemSnapshot) -> Change:
-        return as_configured(found, removal(runtime, state, found, CANCELLED))
+        return as_configured(found, removal(runtime, handle.state, found, CANCELLED))
 
     if work is not None:
-        return await _join(QueueHandle(runtime, state), wanted, make, work, removes=True)
-    handle = QueueHandle(runtime, state)
+        return await _join(handle, wanted, make, work, removes=True)
     if running and (bundled := await _cancel_in_bundle(handle, wanted)) is not None:
         return bundled
     return await _alter(handle, wanted, make, running=running)
@@ -129,18 +127,18 @@ async def update(
 
     Raises: as `cancel`; PayloadError, MessageTooLargeError, DuplicateKeyError.
     """
-    state = _store_of(runtime, wanted)
-    body = binding_of(wanted.queue).codec.encode(value, state.name)
+    handle = _handle_of(runtime, wanted)
+    body = binding_of(wanted.queue).codec.encode(value, handle.name)
     if len(body) + HEADER_LIMIT > runtime.max_message:
-        msg = f"queue {state.name!r}: the message takes {len(body)} bytes, ZooKeeper accepts {runtime.max_message}"
+        msg = f"queue {handle.name!r}: the message takes {len(body)} bytes, ZooKeeper accepts {runtime.max_message}"
         raise MessageTooLargeError(msg)
 
     def make(found: ItemSnapshot) -> Change:
-        return as_configured(found, replacement(QueueHandle(runtime, state), found, body))
+        return as_configured(found, replacement(handle, found, body))
 
     if work is not None:
-        return await _join(QueueHandle(runtime, state), wanted, make, work, removes=False)
-    return await _alter(QueueHandle(runtime, state), wanted, make)
+        return await _join(handle, wanted, make, work, removes=False)
+    return await _alter(handle, wanted, make)
 
 
 async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alteration:
@@ -150,12 +148,12 @@ async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alter
 
     Raises: as `cancel`; InvalidNameError, MessageTooLargeError; QueueFullError: the target has no capacity.
     """
-    state, into = _store_of(runtime, wanted), runtime.queue_state(target)
-    handle, named, moved = QueueHandle(runtime, state), _named(wanted), False
+    handle, into = _handle_of(runtime, wanted), QueueHandle(runtime, runtime.queue_state(target))
+    named, moved = _named(wanted), False
     for _ in range(TRIES):
         if not await handle.state.open_latest():
             break
-        await into.open_or_create()
+        await into.state.open_or_create()
         now = await runtime.server_clock.learned(handle.paths.due)
         bundle_held = await _single_out(handle, wanted)
         found = await _found(handle, named)
@@ -174,14 +172,14 @@ async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alter
     return Alteration.DONE if moved else Alteration.NOT_FOUND
 
 
-def _transfers(handle: QueueHandle[Runtime], into: QueueState, waiting: list[ItemSnapshot]) -> list[Transfer]:
+def _transfers(handle: QueueHandle[Runtime], into: QueueHandle[Runtime], waiting: list[ItemSnapshot]) -> list[Transfer]:
     """Return the moves of items to another queue."""
     runtime, state = handle.runtime, handle.state
     moved = Disposition("remove", reason=f"moved to {into.name}", replaced=True)
     return [
         Transfer(
             snapshot.id,
-            [restored(QueueHandle(runtime, into), item, snapshot.item)],
+            [restored(into, item, snapshot.item)],
             as_configured(snapshot, removal(runtime, state, snapshot, moved)),
         )
         for snapshot in waiting
@@ -189,8 +187,8 @@ def _transfers(handle: QueueHandle[Runtime], into: QueueState, waiting: list[Ite
     ]
 
 
-def _store_of(runtime: Runtime, wanted: AlterationTarget) -> QueueState:
-    """Return the state of the selected queue. Raises: InvalidOptionError."""
+def _handle_of(runtime: Runtime, wanted: AlterationTarget) -> QueueHandle[Runtime]:
+    """Return the handle of the selected queue. Raises: InvalidOptionError."""
     queue: object = wanted.queue
     if not isinstance(queue, Destination):
         msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
@@ -201,7 +199,7 @@ def _store_of(runtime: Runtime, wanted: AlterationTarget) -> QueueState:
     if state.dialect is not None:
         msg = f"queue {state.name!r}: messages of another program's queue cannot be cancelled or updated"
         raise InvalidOptionError(msg)
-    return state
+    return QueueHandle(runtime, state)
 
 
 async def _join(

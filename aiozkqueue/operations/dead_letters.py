@@ -61,14 +61,19 @@ class DeadLetters(Generic[T]):
     """The dead letters of one queue."""
 
     def __init__(self, handle: QueueHandle[Runtime], codec: Codec[T]) -> None:
-        self._runtime = handle.runtime
-        self._state = handle.state
+        self._checked = handle
         self._codec = codec
+
+    @property
+    def _handle(self) -> QueueHandle[Runtime]:
+        """The handle of the queue. Raises: SessionClosedError, WrongLoopError."""
+        self._checked.runtime.check()
+        return self._checked
 
     @property
     def _limit(self) -> CallLimit:
         """The limit of one call."""
-        return self._runtime.limit(f"queue {self._state.name!r}")
+        return self._checked.runtime.limit(f"queue {self._checked.name!r}")
 
     @reads
     async def size(self) -> int:
@@ -76,8 +81,8 @@ class DeadLetters(Generic[T]):
 
         Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        runtime, state = self._usable(), self._state
-        return 0 if await state.is_marked() else await count(QueueHandle(runtime, state), state.paths.dlq)
+        handle = self._handle
+        return 0 if await handle.state.is_marked() else await count(handle, handle.paths.dlq)
 
     @reads
     async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
@@ -87,25 +92,23 @@ class DeadLetters(Generic[T]):
         InvalidOptionError.
         """
         limit = positive(limit, "limit")
-        runtime, state = self._usable(), self._state
+        handle = self._handle
 
         async def read(placed: Sequence[Placed]) -> list[DeadLetter[T] | AccessDeniedError | None]:
             return [
                 found if isinstance(found, AccessDeniedError) else self._letter(entry, found[0])
                 for entry, found in zip(
-                    placed,
-                    await read_sets(QueueHandle(runtime, state), [(entry.path,) for entry in placed]),
-                    strict=True,
+                    placed, await read_sets(handle, [(entry.path,) for entry in placed]), strict=True
                 )
             ]
 
-        folders = [] if await state.is_marked() else [state.paths.dlq]
-        letters, unreadable = await first_readable(QueueHandle(runtime, state), folders, limit, read)
-        log_unreadable(state, unreadable)
+        folders = [] if await handle.state.is_marked() else [handle.paths.dlq]
+        letters, unreadable = await first_readable(handle, folders, limit, read)
+        log_unreadable(handle.state, unreadable)
         return letters
 
     def _letter(self, placed: Placed, node: Node | None) -> DeadLetter[T] | None:
-        return None if node is None else DeadLetter(content(self._state, placed.item, node, 0), self._codec)
+        return None if node is None else DeadLetter(content(self._checked.state, placed.item, node, 0), self._codec)
 
     @changes
     async def redrive(
@@ -138,7 +141,8 @@ class DeadLetters(Generic[T]):
             PayloadError, ConfigConflictError, NotCommittedError, OutcomeUnknownError, InvalidOptionError; as `size`.
         """
         wait = seconds(timeout, "timeout")
-        runtime, state = self._usable(), self._state
+        handle = self._handle
+        runtime, state = handle.runtime, handle.state
         target = state if into is None else runtime.queue_state(into)
         deadline = Deadline(wait, runtime.clock)
         left = math.inf if limit is None else positive(limit, "limit")
@@ -165,8 +169,8 @@ class DeadLetters(Generic[T]):
 
         Record the others.
         """
-        runtime, entries = self._runtime, iter(page)
-        async for _, sets in set_pages(QueueHandle(runtime, self._state), [(entry.path,) for entry in page]):
+        entries, into = iter(page), QueueHandle(self._checked.runtime, target)
+        async for _, sets in set_pages(self._checked, [(entry.path,) for entry in page]):
             back: list[Transfer] = []
             for found in sets:
                 entry = next(entries)
@@ -174,17 +178,17 @@ class DeadLetters(Generic[T]):
                     if isinstance(found, QueueError):
                         raise found
                     if found[0] is not None:
-                        back.append(await self._back(runtime, target, entry, found[0]))
+                        back.append(await self._back(into, entry, found[0]))
                 except _STAYS as error:
                     left_behind[entry.item.id] = error
             yield back
 
-    async def _back(self, runtime: Runtime, target: QueueState, entry: Placed, node: Node) -> Transfer:
+    async def _back(self, into: QueueHandle[Runtime], entry: Placed, node: Node) -> Transfer:
         """Return the transfer of a dead letter that can be put into the target. Raises: its error otherwise."""
-        put = restored(QueueHandle(runtime, target), entry.item, node)
+        put = restored(into, entry.item, node)
         if put.plan is not None:
             await put.plan.prepare()
-        return Transfer(entry.item.id, [put], Change(self._state, [Delete(entry.path, node.stat.version)]))
+        return Transfer(entry.item.id, [put], Change(self._checked.state, [Delete(entry.path, node.stat.version)]))
 
     @changes
     async def purge(self, ids: Collection[str] | None = None) -> int:
@@ -192,14 +196,10 @@ class DeadLetters(Generic[T]):
 
         Raises: as `size`; NotCommittedError, OutcomeUnknownError, InvalidOptionError.
         """
-        runtime, state, removed = self._usable(), self._state, 0
+        handle, removed = self._handle, 0
         async for page in self._chosen(ids):
-            removed += sum(await apply(runtime, [Change(state, [Delete(entry.path)]) for entry in page]))
+            removed += sum(await apply(handle.runtime, [Change(handle.state, [Delete(entry.path)]) for entry in page]))
         return removed
-
-    def _usable(self) -> Runtime:
-        self._runtime.check()
-        return self._runtime
 
     async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
         """Yield the dead letters with these ids, or all, the oldest first, up to `PAGE` at a time."""
@@ -208,10 +208,10 @@ class DeadLetters(Generic[T]):
             wanted = frozenset(
                 text(given, "ids", "the ids of messages") for given in collection(ids, "ids", "message ids")
             )
-        runtime, state = self._usable(), self._state
-        await runtime.zookeeper.sync(state.paths.base)  # a lagging server may not know all
-        folders = [] if await state.is_marked() else [state.paths.dlq]
-        async for listed in walk(QueueHandle(runtime, state), folders):
+        handle = self._handle
+        await handle.zookeeper.sync(handle.paths.base)  # a lagging server may not know all
+        folders = [] if await handle.state.is_marked() else [handle.paths.dlq]
+        async for listed in walk(handle, folders):
             chosen = listed if wanted is None else [entry for entry in listed if entry.item.id in wanted]
             for start in range(0, len(chosen), PAGE):
                 yield chosen[start : start + PAGE]

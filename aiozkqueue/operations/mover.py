@@ -88,6 +88,8 @@ class Mover:
         self._runtime = runtime
         self._source = source
         self._target = target
+        self._from = QueueHandle(runtime, source)
+        self._into = QueueHandle(runtime, target)
         self._began = began
         self._counters: Mapping[str, int] = record.counters
         self._disposition = Disposition("remove", reason=f"moved to {target.name}", replaced=True)
@@ -116,16 +118,16 @@ class Mover:
         """Go through the source once; return how many items must be read again."""
         runtime, source, again = self._runtime, self._source, 0
         if source.config.bundled:
-            held = await dissolve_all(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)))
+            held = await dissolve_all(self._from, await lanes(self._from))
             again = sum(int(place[-SEQUENCE_DIGITS:]) < self._counter(self._counters, place) for place in held)
-        async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source))):
+        async for placed in walk(self._from, await lanes(self._from)):
             items = {
                 source.paths.place_of(entry.path): entry.item for entry in placed if entry.item.id not in self.failed
             }
             missing = dict(items)
             unreadable: Unreadable = {}
             generation = runtime.zookeeper.generation
-            async for page in find_pages(QueueHandle(runtime, source), list(items), unreadable):
+            async for page in find_pages(self._from, list(items), unreadable):
                 for snapshot in page:
                     missing.pop(snapshot.place, None)
                 counters = await self._valid_counters()
@@ -188,7 +190,7 @@ class Mover:
             again += outcomes.count(False)
             if batch and not batch[-1][1].last and outcomes[-1]:
                 generation = self._runtime.zookeeper.generation
-                for snapshot in await find(QueueHandle(self._runtime, self._source), [batch[-1][0].place]):
+                for snapshot in await find(self._from, [batch[-1][0].place]):
                     if self._held(snapshot):
                         again += 1
                     else:
@@ -245,7 +247,7 @@ class Mover:
         if source.dialect is None:
             last = True
             if target.dialect is None:
-                puts = [restored(QueueHandle(runtime, target), item, found.item)]
+                puts = [restored(self._into, item, found.item)]
             else:
                 converted = convert(runtime, source, target, item, found.item)
                 puts = [converted.put(body) for body in converted.bodies]
@@ -299,11 +301,11 @@ async def survey(runtime: Runtime, source: QueueState, target: QueueState) -> in
     """
     await runtime.learn_time()
     config = await configuration(QueueHandle(runtime, target)) or StoredConfig()
-    following = 0
-    async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)), ordered=False):
+    handle, following = QueueHandle(runtime, source), 0
+    async for placed in walk(handle, await lanes(handle), ordered=False):
         items = {source.paths.place_of(entry.path): entry.item for entry in placed}
         following = max(following, 0, *(item.sequence + 1 for item in items.values()))
-        async for page in item_pages(QueueHandle(runtime, source), list(items)):
+        async for page in item_pages(handle, list(items)):
             for snapshot in page:
                 converted = convert(runtime, source, target, items[snapshot.place], snapshot.item)
                 for number, body in enumerate(converted.bodies, 1):

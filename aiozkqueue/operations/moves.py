@@ -179,9 +179,10 @@ class Moves:
                 else {source.paths.place_of(source.paths.items): max(following, stat.children_created)}
             )
         await runtime.zookeeper.sync(source.paths.base)  # as above
-        if await configuration(QueueHandle(runtime, source)) is None:
+        handle = QueueHandle(runtime, source)
+        if await configuration(handle) is None:
             return {}
-        stats = await stat_lanes(QueueHandle(runtime, source))
+        stats = await stat_lanes(handle)
         filled = ((lane, stat) for lane, stat in stats.items() if stat.num_children)
         return {source.paths.place_of(lane): stat.children_created for lane, stat in islice(filled, MOST_COUNTERS)}
 

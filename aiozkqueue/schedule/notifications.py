@@ -39,7 +39,6 @@ from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.dispositions import Disposition
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
@@ -47,7 +46,7 @@ from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.runtime.deadline import AT_ONCE
-from aiozkqueue.session.internals import core_of, date_retries_from, state_of, work_given
+from aiozkqueue.session.internals import core_of, date_retries_from, handle_of, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads
 
@@ -326,17 +325,17 @@ class NotificationQueue(Generic[T]):
         MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError,
         SessionClosedError, WrongLoopError.
         """
-        runtime, state = core_of(self._session), state_of(self._queue)
+        handle = handle_of(self._queue)
         keyed = _search_field(search_key1, search_key2) is not None
         wanted = _Wanted(search_key1, search_key2, None)
-        body = decode(prepare(runtime, self._queue, event, {}).data)[1]
+        body = decode(prepare(handle.runtime, self._queue, event, {}).data)[1]
 
         async def matches() -> list[ItemSnapshot]:
             found = await self._by_id(notification_id)
             return [item for item in found if _is_wanted(item, wanted)] if keyed else found
 
         def make(found: ItemSnapshot) -> Change:
-            return replacement(QueueHandle(runtime, state), found, body)
+            return replacement(handle, found, body)
 
         return await self._alter(matches, make, tx, removes=False) > 0
 
@@ -373,18 +372,18 @@ class NotificationQueue(Generic[T]):
         Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, PayloadError, ConnectionLostError,
         SessionClosedError, WrongLoopError.
         """
-        runtime, state = core_of(self._session), state_of(self._queue)
-        now = await server_time(runtime, f"queue {state.name!r}")
+        handle = handle_of(self._queue)
+        now = await server_time(handle.runtime, f"queue {handle.name!r}")
         moment = now if at is None else _ms(at)
-        if not await state.open_existing():
+        if not await handle.state.open_existing():
             return 0
-        locked = await locked_ids(QueueHandle(runtime, state))
-        ready, base = 0, len(state.paths.base) + 1
-        async for page in walk(QueueHandle(runtime, state), await self._folders(moment), ordered=False):
+        locked = await locked_ids(handle)
+        ready = 0
+        async for page in walk(handle, await self._folders(moment), ordered=False):
             free = [entry for entry in page if entry.item.id not in locked and (entry.item.due or 0) <= moment]
             if moment < now:  # a name without a date only says that the date had passed when it was scheduled
-                unsure = [entry.path[base:] for entry in free if entry.item.due is None]
-                found = await find(QueueHandle(runtime, state), unsure) if unsure else []
+                unsure = [handle.paths.place_of(entry.path) for entry in free if entry.item.due is None]
+                found = await find(handle, unsure) if unsure else []
                 ready += sum(_is_wanted(item, _Wanted(None, None, at)) for item in found) - len(unsure)
             ready += len(free)
         return ready
@@ -432,52 +431,44 @@ class NotificationQueue(Generic[T]):
     # -- searching
 
     async def _folders(self, until: int | None) -> list[str]:
-        runtime, state = core_of(self._session), state_of(self._queue)
-        later = f"{state.paths.later}/"
-        folders = await lanes(QueueHandle(runtime, state))
+        handle = handle_of(self._queue)
+        later = f"{handle.paths.later}/"
+        folders = await lanes(handle)
         if until is None:
             return folders
         hours = [(folder, hour_named(folder.removeprefix(later))) for folder in folders]
         return [folder for folder, hour in hours if hour is None or hour <= until // HOUR]
 
     async def _find(self, wanted: _Wanted) -> list[ItemSnapshot]:
-        runtime, state = core_of(self._session), state_of(self._queue)
+        handle = handle_of(self._queue)
         field = _search_field(wanted.key1, wanted.key2)
         if field is not None and wanted.key1 is None:
             field = field[: 1 + _LETTERS]
         until = None if wanted.until is None else _ms(wanted.until)
-        base = len(state.paths.base) + 1
-        await runtime.zookeeper.sync(state.paths.base)
+        await handle.zookeeper.sync(handle.paths.base)
 
         def may_match(name: str) -> bool:
-            item = state.parse_item(name)
+            item = handle.state.parse_item(name)
             return item is not None and (until is None or (item.due or 0) <= until) and _matches(item.unknown, field)
 
-        places = [
-            entry.path[base:]
-            for entry in await list_items(QueueHandle(runtime, state), await self._folders(until), may_match)
-        ]
-        found = await find(QueueHandle(runtime, state), places)
+        items = await list_items(handle, await self._folders(until), may_match)
+        found = await find(handle, [handle.paths.place_of(entry.path) for entry in items])
         return [item for item in found if _is_wanted(item, wanted)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
         text(notification_id, "notification_id", "the id of a notification, as `schedule` returned it")
-        runtime, state = core_of(self._session), state_of(self._queue)
-        base = len(state.paths.base) + 1
-        await runtime.zookeeper.sync(state.paths.base)
-        items = await list_items(
-            QueueHandle(runtime, state), await lanes(QueueHandle(runtime, state)), lambda name: notification_id in name
-        )
-        return await find(
-            QueueHandle(runtime, state), [entry.path[base:] for entry in items if entry.item.id == notification_id]
-        )
+        handle = handle_of(self._queue)
+        await handle.zookeeper.sync(handle.paths.base)
+        items = await list_items(handle, await lanes(handle), lambda name: notification_id in name)
+        places = [handle.paths.place_of(entry.path) for entry in items if entry.item.id == notification_id]
+        return await find(handle, places)
 
     async def _remove(self, matches: _Search, tx: Transaction | Delivery[Any] | None) -> int:
-        runtime, state = core_of(self._session), state_of(self._queue)
+        handle = handle_of(self._queue)
         disposition = Disposition("remove", outcome=End.REMOVED)
 
         def make(found: ItemSnapshot) -> Change:
-            return removal(runtime, state, found, disposition)
+            return removal(handle.runtime, handle.state, found, disposition)
 
         return await self._alter(matches, make, tx, removes=True)
 

@@ -10,7 +10,6 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.operations.listing import list_items
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import REMOVED
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.put.foreign import prepare_foreign
 from aiozkqueue.runtime.deadline import Deadline
@@ -88,7 +87,7 @@ class CuratorQueue(ForeignQueue[T]):
         if len(payloads) != 1 and self._layout.prefix == "qn-":
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put them one by one"
             raise InvalidOptionError(msg)
-        put = prepare_foreign(QueueHandle(runtime, self._state), payloads, options)
+        put = prepare_foreign(self._handle, payloads, options)
         await send_puts(runtime, [put], Deadline(wait, runtime.clock))
         return put.id
 
@@ -99,20 +98,14 @@ class CuratorQueue(ForeignQueue[T]):
         Raises: InvalidOptionError: the queue is of another kind, or the key is not a str; AccessDeniedError,
         NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        runtime, state = self._core, self._state
-        dialect = self._layout
+        handle, dialect = self._handle, self._layout
+        runtime, state = handle.runtime, handle.state
         has_id(dialect, "", text(key, "key", "the key of an item"))
         if not await state.open_existing():
             return 0
-        placed = await list_items(
-            QueueHandle(runtime, state), [state.paths.items], lambda name: has_id(dialect, name, key)
-        )
-        places = [state.paths.place_of(item.path) for item in placed]
+        placed = await list_items(handle, [state.paths.items], lambda name: has_id(dialect, name, key))
         removed = 0
-        async for page in find_pages(QueueHandle(runtime, state), places):
-            removed += sum(
-                await apply(
-                    runtime, [removal(runtime, state, snapshot, REMOVED) for snapshot in page if not snapshot.in_flight]
-                )
-            )
+        async for page in find_pages(handle, [state.paths.place_of(item.path) for item in placed]):
+            changes = [removal(runtime, state, snapshot, REMOVED) for snapshot in page if not snapshot.in_flight]
+            removed += sum(await apply(runtime, changes))
         return removed

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from anyio.from_thread import BlockingPortal
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
@@ -114,7 +115,12 @@ class Link(NamedTuple):
     @property
     def state(self) -> QueueState:
         """The session's state of the queue."""
-        return core_of(self.session).queue_state(self.options.queue)
+        return self.handle.state
+
+    @property
+    def handle(self) -> QueueHandle[SessionCore]:
+        """The handle of the queue."""
+        return core_of(self.session).handle(self.options.queue)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from aiozkqueue.batches.ended_writes import NOT_KNOWN, Made
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, TransactionTooLargeError
 from aiozkqueue.operations.batch_writers import marks_of
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
@@ -212,7 +211,7 @@ class MarkedPartitionWriter(PartitionWriter):
     async def _read(self) -> None:
         await super()._read()
         self._passed = self._progress.rows
-        self._known = await marks_of(QueueHandle(self._link.runtime, self._link.state), self.fence.stage)
+        self._known = await marks_of(self._link.handle, self.fence.stage)
 
     def _pass_over(self) -> None:
         """Drop the rows that are already stored."""

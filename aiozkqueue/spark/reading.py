@@ -47,7 +47,6 @@ from aiozkqueue.operations.bundles import bundle_pages, count_bundled
 from aiozkqueue.operations.listing import collect_children, list_children, seen
 from aiozkqueue.operations.stats import configuration, due_of, lanes
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import PAGE
@@ -191,17 +190,17 @@ async def _folders(link: Link) -> list[str]:
     paths = link.state.paths
     match link.options.content:
         case Content.ITEMS:
-            return await lanes(QueueHandle(link.runtime, link.state))
+            return await lanes(link.handle)
         case Content.DEAD_LETTERS:
             return [paths.dlq]
         case Content.HISTORY:
-            hours = await list_children(QueueHandle(link.runtime, link.state), paths.history)
+            hours = await list_children(link.handle, paths.history)
             return [paths.record(hour) for hour in sorted(hours) if parse_hour(hour) is not None]
 
 
 async def _sizes(link: Link, folders: Sequence[str]) -> list[int]:
     """Return the number of messages in each folder."""
-    handle = QueueHandle(link.runtime, link.state)
+    handle = link.handle
     config = await configuration(handle) if link.options.content is Content.ITEMS else None
     nodes = await read_all(handle, folders)
     znodes = {
@@ -223,8 +222,8 @@ async def _share(link: Link, partition: FolderShare) -> list[str]:
     def ours(name: str) -> bool:
         return crc32(_order(name).encode()) % partition.of == partition.share and (ids is None or _may_hold(name, ids))
 
-    listed = await collect_children(QueueHandle(link.runtime, link.state), partition.folder, lambda: Matching(ours))
-    return sorted(await seen(QueueHandle(link.runtime, link.state), listed.names))
+    listed = await collect_children(link.handle, partition.folder, lambda: Matching(ours))
+    return sorted(await seen(link.handle, listed.names))
 
 
 def _order(name: str) -> str:
@@ -271,7 +270,7 @@ async def _singles(
     """Read single items."""
     lane, read = link.state.paths.place_of(partition.folder), find_pages if layout.reads_locks else item_pages
     places = [ItemRef(lane, name).path for name in names if ItemName.parse(name) is not None]
-    async for page in read(QueueHandle(link.runtime, link.state), places):
+    async for page in read(link.handle, places):
         yield [item_values(item, link.runtime.server_clock.now(), layout) for item in page]
 
 
@@ -282,7 +281,7 @@ async def _bundled(
     lane = link.state.paths.place_of(partition.folder)
     whole = {ItemRef(lane, name).path: _order(name) for name in names}
     partial.update({order: set() for order in whole.values()})
-    async for found in bundle_pages(QueueHandle(link.runtime, link.state), list(whole)):
+    async for found in bundle_pages(link.handle, list(whole)):
         rows: list[dict[str, object]] = []
         parts: list[ColumnarPart] = []
         for place, state in found:
@@ -307,7 +306,7 @@ async def _dead_letters(link: Link, partition: FolderShare, _: RowLayout) -> Asy
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
-        nodes = await read_all(QueueHandle(link.runtime, link.state), [link.state.paths.dead(name) for name in page])
+        nodes = await read_all(link.handle, [link.state.paths.dead(name) for name in page])
         rows: list[dict[str, object]] = []
         for name, node in zip(page, nodes, strict=True):
             item = ItemName.parse(name)
@@ -332,7 +331,7 @@ async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[lis
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]
-        nodes = await read_all(QueueHandle(link.runtime, link.state), [f"{partition.folder}/{name}" for name in page])
+        nodes = await read_all(link.handle, [f"{partition.folder}/{name}" for name in page])
         rows: list[dict[str, object]] = []
         for name, node in zip(page, nodes, strict=True):
             if node is not None:

@@ -10,7 +10,6 @@ from pyspark.sql.types import StringType
 
 from aiozkqueue.batches.rejections import Rejections
 from aiozkqueue.errors import InvalidOptionError, PayloadError
-from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .batching import with_rows
 from .columns import MOST_REASON
@@ -79,6 +78,6 @@ def _text(row: dict[str, object], name: str) -> str:
 
 
 async def _opened(link: Link) -> Rejections:
-    rejections = Rejections(QueueHandle(link.runtime, link.state), link.options.group)
+    rejections = Rejections(link.handle, link.options.group)
     await rejections.open()
     return rejections

@@ -17,7 +17,6 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from aiozkqueue.batches.ended_writes import Made, end_attempts
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.operations.batch_writers import began_by
-from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked
 from .order import moment
@@ -100,6 +99,6 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
 async def _ended(link: Link, made: Made, batch: int) -> list[str]:
     """End the attempts at a batch whose query is not known; return the names of the writers that have begun one."""
-    handle = QueueHandle(link.runtime, link.state)
+    handle = link.handle
     await end_attempts(handle, batch, made)
     return await began_by(handle, made.origin, batch)

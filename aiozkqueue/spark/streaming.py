@@ -35,7 +35,6 @@ from aiozkqueue.operations.bundles import bundle_pages
 from aiozkqueue.operations.lag import Lag
 from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import NoNodeError, below
@@ -279,7 +278,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [LedgerShare([])]
         total = sum(page.items for page in pages)
         least = self._options.min_partitions
-        pieces = await pieces_of(QueueHandle(link.runtime, link.state), pages) if least > 1 else [Piece(total)]
+        pieces = await pieces_of(link.handle, pages) if least > 1 else [Piece(total)]
         divided: list[LedgerShare] = []
         sizes = iter(divide(pieces, max(least, -(-total // SHARE))))
         passed, room = 0, 0
@@ -304,13 +303,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 async def _ledger_of(link: Link) -> Ledger:
-    ledger = Ledger(QueueHandle(link.runtime, link.state), link.options.group)
+    ledger = Ledger(link.handle, link.options.group)
     ledger.most_bytes = link.options.max_bytes
     return ledger
 
 
 async def _lag_of(link: Link) -> Lag:
-    return Lag(QueueHandle(link.runtime, link.state))
+    return Lag(link.handle)
 
 
 async def _note(link: Link, reading: Reading) -> None:
@@ -416,7 +415,7 @@ async def _messages(
     link: Link, slices: Sequence[Slice], layout: RowLayout, attempt: int, *, columnar: bool
 ) -> AsyncIterator[ReadMessages]:
     """Read messages in order; ``columnar``: the messages of a bundle may stay together."""
-    handle, read = QueueHandle(link.runtime, link.state), find_pages if layout.reads_locks else item_pages
+    handle, read = link.handle, find_pages if layout.reads_locks else item_pages
     for bundled, run in groupby(slices, lambda part: part.entry.is_bundle):
         some = {part.entry.place: part for part in run}
         if bundled:

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.errors import NotCommittedError, QueueError
 from aiozkqueue.operations.batch_writers import name_of_application, name_of_write
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import read_pages
 
@@ -150,7 +149,7 @@ def put_partition(
 
 async def staging_of(link: Link, writer: str) -> BatchWriter:
     """Return a writer of the queue."""
-    return BatchWriter(QueueHandle(link.runtime, link.state), writer)
+    return BatchWriter(link.handle, writer)
 
 
 async def complete(

@@ -16,7 +16,6 @@ from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.stats import configuration, count, count_staged
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.state.znodes import exists
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.session.internals import core_of, handle_of, state_of
@@ -132,12 +131,12 @@ class QueueService:
         """Count the active claims: messages in flight, and retrying ones, which include leases."""
         if not await self._exists(name):
             return 0
-        runtime, state = core_of(self._session), state_of(self._queue(name))
-        locks = await count(QueueHandle(runtime, state), state.paths.locks)
+        handle = handle_of(self._queue(name))
+        locks = await count(handle, handle.paths.locks)
         if not locks:
             return 0
-        staged = await count_staged(QueueHandle(runtime, state), await configuration(QueueHandle(runtime, state)))
-        return max(0, locks - staged - await count_ended(QueueHandle(runtime, state)))
+        staged = await count_staged(handle, await configuration(handle))
+        return max(0, locks - staged - await count_ended(handle))
 
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""

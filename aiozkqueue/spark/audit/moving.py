@@ -36,7 +36,6 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.operations.history_pins import pin, pins, unpin
 from aiozkqueue.operations.similar import absence
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.connection import opened
 from aiozkqueue.spark.failures import unwrapped_errors
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
     from pyspark.sql import SparkSession
 
-    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.spark.options import Servers
 
@@ -220,12 +218,16 @@ class _State:
         self._session = session
         self._version: int | None = None
 
+    @property
+    def _path(self) -> str:
+        return f"{core_of(self._session).root}/.audit"
+
     async def read(self) -> Run | None:
         """Read the state; None if there has been no audit."""
-        runtime = core_of(self._session)
+        zookeeper, path = core_of(self._session).zookeeper, self._path
         try:
-            await runtime.zookeeper.sync(_path(runtime))
-            node = await runtime.zookeeper.read(_path(runtime))
+            await zookeeper.sync(path)
+            node = await zookeeper.read(path)
         except NoNodeError:
             self._version = None
             return None
@@ -234,31 +236,22 @@ class _State:
 
     async def write(self, run: Run) -> None:
         """Replace the state last read or written. Raises: ClaimLostError: another audit has written in the meantime."""
-        zookeeper, root, path = (
-            core_of(self._session).zookeeper,
-            core_of(self._session).root,
-            _path(core_of(self._session)),
-        )
-        data = run.encode()
-        version = self._version
+        core, path = core_of(self._session), self._path
+        data, version = run.encode(), self._version
         change = Create(path, data) if version is None else SetData(path, data, version)
 
         async def applied(_: MultiError) -> bool:
             return await self.read() == run
 
-        await zookeeper.ensure(root)
+        await core.zookeeper.ensure(core.root)
         try:
-            await apply_until_answered(zookeeper, [change], applied=applied)
+            await apply_until_answered(core.zookeeper, [change], applied=applied)
         except MultiError as refusal:
             if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
                 raise refusal.error from refusal
-            msg = f"another audit of {root} has begun in the meantime: this audit cannot continue"
+            msg = f"another audit of {core.root} has begun in the meantime: this audit cannot continue"
             raise ClaimLostError(msg) from refusal
         self._version = 0 if version is None else version + 1
-
-
-def _path(runtime: SessionCore) -> str:
-    return f"{runtime.root}/.audit"
 
 
 async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[str]:
@@ -270,9 +263,9 @@ async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[s
 
 
 async def _pin(session: QueueSession, queue: str) -> None:
-    state = core_of(session).queue_state(queue)
-    if await core_of(session).zookeeper.exists(state.paths.history) is not None:
-        await pin(QueueHandle(core_of(session), state), _PIN, _EARLIEST)
+    handle = core_of(session).handle(queue)
+    if await handle.zookeeper.exists(handle.paths.history) is not None:
+        await pin(handle, _PIN, _EARLIEST)
 
 
 async def _unpin(session: QueueSession) -> None:

@@ -17,7 +17,6 @@ from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.operations.listing import collect_children, list_children
 from aiozkqueue.operations.stats import count
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.batching import BATCH, MOST_BYTES
@@ -70,10 +69,10 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
     tasks: list[list[Hour]] = []
     room = 0.0
     for queue in queues:
-        state = core_of(session).queue_state(queue)
-        hours = sorted(await list_children(QueueHandle(core_of(session), state), state.paths.history))
+        handle = core_of(session).handle(queue)
+        hours = sorted(await list_children(handle, handle.paths.history))
         for hour in (name for name in hours if parse_hour(name) is not None):
-            size = await count(QueueHandle(core_of(session), state), state.paths.record(hour))
+            size = await count(handle, handle.paths.record(hour))
             shares = -(-size // SHARE)
             for share in range(shares):
                 if room < size / shares:
@@ -155,9 +154,7 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
     path = state.paths.record(hour)
     remaining = names
     while True:
-        listing = await collect_children(
-            QueueHandle(link.runtime, state), path, partial(Matching, set(remaining).__contains__)
-        )
+        listing = await collect_children(link.handle, path, partial(Matching, set(remaining).__contains__))
         remaining = listing.names
         if not remaining:
             return
