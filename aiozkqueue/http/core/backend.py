@@ -133,7 +133,7 @@ class Backend:
         self._given_up: set[asyncio.Task[Response]] = set()
         self.loop_share: LoopShare = LoopShare()
         """The share of the event loop for the parsing of bodies."""
-        figures = (lambda: None if self._parts is None else self._parts.sampler, lambda: self._state)
+        figures = (lambda: self._sampler, lambda: self._state)
         self.metrics: Metrics | None = None if _METRICS is None else _METRICS(*figures)
         """None if ``aiozkqueue[observability]`` is not installed."""
         self.leaving: asyncio.Event = asyncio.Event()
@@ -184,6 +184,10 @@ class Backend:
     def connected(self) -> bool:
         """Whether ZooKeeper answers now and the server is not about to stop."""
         return self._state is State.CONNECTED and not self.leaving.is_set()
+
+    @property
+    def _sampler(self) -> Sampler | None:
+        return None if self._parts is None else self._parts.sampler
 
     @property
     def _state(self) -> State | None:
