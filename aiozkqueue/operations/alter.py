@@ -67,7 +67,6 @@ class Alteration(enum.Enum):
     DONE = "done"
     HELD = "held"
     """A message was not changed, because it, or another message of its group, is in flight or leased."""
-    IN_FLIGHT = HELD
     NOT_FOUND = "not found"
     """It does not exist: it was never put, or it has ended."""
 

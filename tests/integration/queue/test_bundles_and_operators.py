@@ -136,7 +136,7 @@ async def test_a_message_of_a_held_bundle_cannot_be_cancelled(session: zq.QueueS
     ids = await queue.put_many(BODIES[:40])
     async with session.transaction() as tx:
         await tx.take_many(queue, 40)
-        assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.IN_FLIGHT
+        assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.HELD
         await tx.commit()
 
 
