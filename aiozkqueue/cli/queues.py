@@ -146,8 +146,15 @@ def _note_unread(seen: _Seen) -> None:
 
 def _record(s: QueueStats, staged: int) -> dict[str, Json]:
     """Return the figures of a queue as they are printed in JSON."""
-    derived = {"waiting": s.waiting, "delayed": s.delayed, "remaining_capacity": s.remaining_capacity}
-    return {**output.record_of(s), **derived, "staged_messages": staged}
+    first: dict[str, Json] = {
+        "queue": s.queue,
+        "size": s.size,
+        "waiting": s.waiting,
+        "in_flight": s.in_flight,
+        "delayed": s.delayed,
+    }
+    last: dict[str, Json] = {"remaining_capacity": s.remaining_capacity, "staged_messages": staged}
+    return {**first, **output.record_of(s), **last}
 
 
 def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:

@@ -124,7 +124,7 @@ def test_a_report_that_takes_long_shows_how_many_records_are_read(
         totals.append(total)
         yield Bar()
 
-    monkeypatch.setattr(command, "_BAR_DELAY", 0)
+    monkeypatch.setattr(output, "BAR_DELAY", 0)
     monkeypatch.setattr(command, "_STEP", 10)
     monkeypatch.setattr(output, "progress", progress)
 
