@@ -15,11 +15,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError, SessionClosedError
-from aiozkqueue.layout import check_queue_name
+from aiozkqueue.errors import AccessDeniedError, PayloadError, QueueError, SessionClosedError
 from aiozkqueue.operations.bundles import count_bundled, count_put_more
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.oldest import Oldest, oldest_waiting
+from aiozkqueue.operations.queue_names import is_queue_name
 from aiozkqueue.operations.stats import configuration, count, count_scheduled, count_staged, lanes_of, read_folders
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
@@ -218,7 +218,7 @@ class Sampler:
         if self._queues is not None:
             return sorted(self._queues())
         names = sorted(await below(runtime.zookeeper, runtime.root))
-        return [name for name in names if _is_queue(name)]
+        return [name for name in names if is_queue_name(name)]
 
     async def _try(self, name: str) -> Sample:
         """Return a sample of a queue. Raises: UnreadableError; as `sample_all` if ZooKeeper is unreachable."""
@@ -371,11 +371,3 @@ async def _folders_of(handle: QueueHandle[Runtime], config: StoredConfig | None)
         )
         raise UnreadableError(msg)
     return folders
-
-
-def _is_queue(name: str) -> bool:
-    try:
-        check_queue_name(name)
-    except InvalidNameError:
-        return False
-    return True

@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError, PayloadError
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, PayloadError
 from aiozkqueue.layout import (
     History,
     LockRecord,
-    check_queue_name,
     hour_end,
     hour_named,
     parse_due,
@@ -54,6 +53,7 @@ from .deleted import sweep_deleted
 from .history_pins import read_pins
 from .listing import collect_children
 from .orphans import ORPHAN_AGE, bad_locks, old_clients, orphan_metas
+from .queue_names import queue_names
 from .stats import configuration, lanes, lanes_of
 from .ttl import sweep_expired
 
@@ -210,28 +210,6 @@ async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
     with suppress(MultiError):  # no janitor has cleaned it yet, or it does not exist
         await handle.zookeeper.multi([SetData(handle.paths.janitor, pass_record(cleaned, handle.runtime.ids.client))])
     return cleaned
-
-
-async def queue_names(runtime: Runtime) -> list[str]:
-    """List the existing queues, also those that this user may not read, sorted. Raises: NoAuthError."""
-    names = [name for name in sorted(await below(runtime.zookeeper, runtime.root)) if is_queue_name(name)]
-    return [name for name in names if await _exists(runtime.queue_state(name))]
-
-
-async def _exists(state: QueueState) -> bool:
-    try:
-        return await state.exists()
-    except AccessDeniedError:
-        return True
-
-
-def is_queue_name(name: str) -> bool:
-    """Whether a queue can have this name."""
-    try:
-        check_queue_name(name)
-    except InvalidNameError:
-        return False
-    return True
 
 
 def pass_record(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:

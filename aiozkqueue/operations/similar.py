@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import QueuePaths
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, SessionExpiredError, below
 
-from .cleaning import is_queue_name
+from .queue_names import is_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
 from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, SessionClosedError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.operations.cleaning import queue_names
+from aiozkqueue.operations.queue_names import queue_names
 from aiozkqueue.queue.destination import binding_of, check_undecodable, not_own
 from aiozkqueue.zookeeper import NoAuthError, State, reads
 

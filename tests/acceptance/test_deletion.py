@@ -442,6 +442,15 @@ async def test_the_janitor_removes_the_rest_of_a_deleted_queue(
     assert core_of(session).root == queue_root
 
 
+async def test_the_doctor_does_not_report_the_rest_of_a_deleted_queue(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"1")
+    await server_view.set(f"{queue_root}/jobs", DELETED)  # as a deletion leaves it that is killed after its first step
+    assert await session.queues() == []
+    assert [finding for finding in (await session.admin.diagnose()).findings if finding.subject == "jobs"] == []
+
+
 async def test_a_deletion_removes_the_rate_of_its_queue_unless_slots_are_still_to_come(
     session: zq.QueueSession,
     other: zq.QueueSession,

@@ -6,23 +6,21 @@ Reading locks nothing, and a busy queue changes at the same time: a suspected pr
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
+from aiozkqueue.errors import AccessDeniedError, PayloadError
 from aiozkqueue.layout import (
     ClientPaths,
     QueuePaths,
-    check_queue_name,
     is_deleted,
 )
 from aiozkqueue.operations.budget import BUDGET, Budget
 from aiozkqueue.operations.orphans import old_clients
+from aiozkqueue.operations.queue_names import queue_names
 from aiozkqueue.operations.similar import similar_queue
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import (
-    PAGE,
     Create,
     Delete,
     MultiError,
@@ -106,7 +104,7 @@ class _Examination:
             complete=clients.complete,
             over_quota=over_quota,
         )
-        selected = list(names) or await self._queues()
+        selected = list(names) or await queue_names(self._runtime)
         queues: list[QueueFacts] = []
         for number, name in enumerate(selected):
             if not self._budget.left:
@@ -191,22 +189,6 @@ class _Examination:
 
     # -- the queues
 
-    async def _queues(self) -> list[str]:
-        names = [name for name in sorted(await below(self._zookeeper, self._root)) if _is_name(name)]
-        queues: list[str] = []
-        for start in range(0, len(names), PAGE):
-            page = names[start : start + PAGE]
-            answers = await asyncio.gather(*(self._is_queue(QueuePaths(self._root, name)) for name in page))
-            queues += [name for name, is_queue in zip(page, answers, strict=True) if is_queue]
-        return queues
-
-    async def _is_queue(self, paths: QueuePaths) -> bool:
-        """Whether a queue exists. One that this user may not read becomes a finding."""
-        try:
-            return await self._zookeeper.exists(paths.items) is not None
-        except NoAuthError:
-            return True
-
     async def _queue(self, name: str, budget: Budget) -> QueueFacts:
         paths = QueuePaths(self._root, name)
         try:
@@ -224,14 +206,6 @@ class _Examination:
 
     async def _absent(self, name: str) -> QueueFacts:
         return QueueFacts(name=name, exists=False, similar=await similar_queue(self._runtime, name))
-
-
-def _is_name(name: str) -> bool:
-    try:
-        check_queue_name(name)
-    except InvalidNameError:
-        return False
-    return True
 
 
 def _size_of_files(settings: str | Silence) -> int | None:

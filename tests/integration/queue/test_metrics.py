@@ -246,6 +246,18 @@ async def test_metrics_show_the_connection(
     await eventually(counted, 30)
 
 
+async def test_a_list_of_all_queues_adds_none_to_the_metrics_of_a_session(
+    session: zq.QueueSession, open_session: Opener
+) -> None:
+    metrics = collector(session)
+    await session.queue("jobs").put(b"1")
+    await (await open_session()).queue("elsewhere").put(b"1")
+    assert await session.queues() == ["elsewhere", "jobs"]
+    text = await metrics.text()
+    assert b'queue="jobs"' in text
+    assert b'queue="elsewhere"' not in text
+
+
 async def test_samples_that_fail_during_an_outage_are_not_logged(
     open_session: Opener,
     zookeeper_proxy: ZooKeeperProxy,
