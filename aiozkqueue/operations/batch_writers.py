@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pydantic_core import SchemaValidator, ValidationError, to_json
@@ -18,6 +17,7 @@ from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import ItemRef, fits_path, has_field, item_field, messages_in, name_at
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
@@ -38,6 +38,7 @@ from .stats import lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from pydantic_core.core_schema import CoreSchema, TypedDictField
 
@@ -183,7 +184,7 @@ async def writers(handle: QueueHandle[Runtime]) -> list[WriterInfo]:
                 batch=record.batch,
                 messages=sum(counts.get(stage, 0) for stage in batch_visibility),
                 client=record.client,
-                changed=datetime.fromtimestamp(stat.mtime / 1000, UTC),
+                changed=moment_at(stat.mtime),
             )
         )
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.collectors import Foremost
 from aiozkqueue.queue.commit.history import process_of
 from aiozkqueue.queue.commit.unclaimed import read_all
@@ -19,6 +19,8 @@ from .held import messages_of_locks
 from .listing import collect_children, list_children
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
 
@@ -53,7 +55,7 @@ async def consumers(handle: QueueHandle[Runtime], most: int | None = None) -> li
             continue
         host, pid = process_of(node.data)
         messages = [message for lock in held.get(node.stat.ephemeral_owner, []) for message in messages_of(lock)]
-        since = datetime.fromtimestamp(node.stat.ctime / 1000, UTC)
+        since = moment_at(node.stat.ctime)
         found.append(
             ConsumerInfo(client=entry_client(name), host=host, pid=pid, since=since, messages=tuple(sorted(messages)))
         )

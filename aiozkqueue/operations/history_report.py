@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import End
+from aiozkqueue.moments import moment_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,7 +153,7 @@ class _Spans:
         """The spans that have ends, in their order."""
         return [
             Span(
-                begin=_moment(1000 * self.length * begin),
+                begin=moment_at(1000 * self.length * begin),
                 finished=counts["finished"],
                 dead=counts["dead"],
                 other=counts["other"],
@@ -209,8 +210,8 @@ class Summary:
             queue=self._queue,
             ended=self.records,
             outcomes=dict(self._outcomes.most_common()),
-            first=_moment(self._first),
-            last=_moment(self._last),
+            first=moment_at(self._first),
+            last=moment_at(self._last),
             attempts=dict(sorted(self._attempts.items())),
             retried=sum(number for attempts, number in self._attempts.items() if attempts > 1),
             retries=self._retries,
@@ -230,7 +231,3 @@ class Summary:
 
 
 _KINDS: Final = {End.FINISHED: "finished", End.DEAD: "dead"}
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

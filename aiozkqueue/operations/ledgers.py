@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.moments import moment_at
 from aiozkqueue.operations.ledger_pages import (
     Entry,
     Manifest,
@@ -37,6 +37,7 @@ from aiozkqueue.zookeeper import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
@@ -96,7 +97,7 @@ async def _read_ledger(zookeeper: ZooKeeper, path: str, group: str, node: Node) 
         client=client,
         host=host,
         pid=pid,
-        changed=datetime.fromtimestamp(changed / 1000, UTC),
+        changed=moment_at(changed),
     )
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import (
@@ -27,6 +26,7 @@ from aiozkqueue.layout import (
     read_removed,
 )
 from aiozkqueue.layout.compaction import compaction_key
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.state.queue_state import configuration_of
@@ -43,6 +43,7 @@ from .oldest import oldest_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from datetime import datetime
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
@@ -382,7 +383,7 @@ class _FigureReader:
 
     async def _find_oldest(self) -> None:
         oldest = await oldest_waiting(self._handle, self._config, self._used)
-        self.oldest = None if oldest is None else datetime.fromtimestamp(oldest.since / 1000, UTC)
+        self.oldest = None if oldest is None else moment_at(oldest.since)
 
     async def _read_names(self) -> None:
         self.named = await _read_names(self._handle, self._config, self._used)

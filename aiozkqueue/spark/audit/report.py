@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions
 
 from aiozkqueue.layout import End
+from aiozkqueue.moments import moment_at
 from aiozkqueue.operations.history_report import MOST_SPANS, SPANS
 from aiozkqueue.spark.failures import unwrapped_errors
 from aiozkqueue.spark.folder import Folder
@@ -197,17 +198,13 @@ def _figures_of(row: Row) -> Figures:
         finished=row.finished,
         dead=row.dead,
         other=row.other,
-        first=_moment(row.first),
-        last=_moment(row.last),
+        first=moment_at(row.first),
+        last=moment_at(row.last),
         retried=row.retried,
         retries=row.retries or 0,
         waiting=_seconds(row.waiting),
         handling=_seconds(row.handling),
     )
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _seconds(ms: Sequence[int] | None) -> Percentiles | None:
