@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import os
 from contextlib import AsyncExitStack
@@ -98,6 +99,18 @@ if hasattr(os, "register_at_fork"):  # no forked children without fork
     os.register_at_fork(after_in_child=_Process.forked)
 
 
+class _Life(enum.Enum):
+    """Whether a session can be used. A session that has failed can still be closed."""
+
+    OPEN = enum.auto()
+    FAILED = enum.auto()
+    CLOSED = enum.auto()
+
+
+# Constants, because looking up an enum member takes as long as the comparison, and this runs for every call.
+_OPEN, _FAILED, _CLOSED = _Life.OPEN, _Life.FAILED, _Life.CLOSED
+
+
 class Undecided(Protocol):
     """A transaction, a delivery or another write, whose outcome may be asked for."""
 
@@ -180,8 +193,7 @@ class SessionCore:
         self._loop = asyncio.get_running_loop()
         self._thread_id = get_ident()
         self._process = _Process.current
-        self._closed = False
-        self._usable = True  # neither closed nor failed
+        self._life = _OPEN
         self._forget_state = zookeeper.on_state(self._state_changed)
         self._measure_limits()
 
@@ -209,7 +221,7 @@ class SessionCore:
     @property
     def closed(self) -> bool:
         """Whether `close` has begun."""
-        return self._closed
+        return self._life is _CLOSED
 
     async def start(self) -> None:
         """Start the session's own tasks."""
@@ -233,13 +245,13 @@ class SessionCore:
         # Asking for the running loop takes a system call. If our loop runs, and this is its thread, it is the running
         # loop.
         if (
-            self._usable
+            self._life is _OPEN
             and _Process.current is self._process
             and get_ident() == self._thread_id
             and self._loop.is_running()
         ):
             return
-        if self._closed:
+        if self._life is _CLOSED:
             raise SessionClosedError(f"{CLOSED}; open another with aiozkqueue.connect()")
         if self.tasks.failure is not None:
             msg = f"the session has failed: {self.tasks.failure!r}"
@@ -481,12 +493,12 @@ class SessionCore:
 
         Raises: RuntimeError: a task of the session calls it, which would wait for itself.
         """
-        if self._closed or self.inherited:
+        if self.closed or self.inherited:
             return
         if self.tasks.runs_current_task():
             msg = "a handler cannot close its own session; stop the listener, and close the session after its block"
             raise RuntimeError(msg)
-        self._closed, self._usable = True, False
+        self._life = _CLOSED
         self.left_open.report()
         for dispatcher in self._dispatchers.values():
             dispatcher.close()
@@ -527,7 +539,8 @@ class SessionCore:
 
         The ZooKeeper session ends too. With a client that only sends heartbeats, its locks would stay forever.
         """
-        self._usable = False
+        if self._life is _OPEN:
+            self._life = _FAILED
         error = QueueError(f"the session has failed: {failure!r}; open another")
         error.__cause__ = failure
         for dispatcher in self._dispatchers.values():
