@@ -146,22 +146,31 @@ async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:
 
 
 async def _register(zookeeper: ZooKeeper, registration: Registration, generation: int) -> None:
+    """Create the entries, in place of those of an earlier session. Raises: ZooKeeperError."""
     for path, data in registration.entries(datetime.now(UTC)).items():
-        while True:
-            try:
-                await zookeeper.multi([Create(path, data, ephemeral=True)], generation=generation)
-            except MultiError as error:
-                if isinstance(error.error, NoNodeError):
-                    await zookeeper.ensure(parent_of(path))
-                elif isinstance(error.error, NodeExistsError):
-                    # The entry belongs to an earlier session that has not ended yet; ZooKeeper would delete it with
-                    # that session.
-                    try:
-                        await zookeeper.multi([Delete(path)], generation=generation)
-                    except MultiError as refusal:
-                        if isinstance(refusal.error, NoAuthError):
-                            raise refusal.error from refusal
-                else:
-                    raise error.error from error
-            else:
-                break
+        while not await _create(zookeeper, Create(path, data, ephemeral=True), generation):
+            pass  # the obstacle has been removed
+
+
+async def _create(zookeeper: ZooKeeper, entry: Create, generation: int) -> bool:
+    """Create an entry and return True, or remove what prevents that. Raises: ZooKeeperError."""
+    try:
+        await zookeeper.multi([entry], generation=generation)
+    except MultiError as error:
+        if isinstance(error.error, NoNodeError):
+            await zookeeper.ensure(parent_of(entry.path))
+        elif isinstance(error.error, NodeExistsError):
+            await _delete(zookeeper, entry.path, generation)
+        else:
+            raise error.error from error
+        return False
+    return True
+
+
+async def _delete(zookeeper: ZooKeeper, path: str, generation: int) -> None:
+    """Delete the entry of an earlier session that has not ended, and with which ZooKeeper would delete the new one."""
+    try:
+        await zookeeper.multi([Delete(path)], generation=generation)
+    except MultiError as refusal:
+        if isinstance(refusal.error, NoAuthError):
+            raise refusal.error from refusal
