@@ -112,23 +112,24 @@ class Buckets:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._most = max(1.0, 2 * rate)
-        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = (
-            OrderedDict()
-        )  # tokens, and when they were counted
+        # The tokens of each caller, and when they were counted.
+        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def wait(self, who: tuple[str, str], now: float) -> float:
         """Return the seconds until a caller may make a request; 0: now."""
-        left, since = self._left.get(who, (self._most, now))
-        left = min(self._most, left + (now - since) * self._rate)
-        return max(0.0, (1 - left) / self._rate)
+        return max(0.0, (1 - self._tokens(who, now)) / self._rate)
 
     def spend(self, who: tuple[str, str], now: float) -> float:
         """Count a request. Return as `wait`: if that is not 0, the request is rejected and not counted."""
         wait = self.wait(who, now)
         if wait > 0:
             return wait
-        left, since = self._left.pop(who, (self._most, now))
-        self._left[who] = (min(self._most, left + (now - since) * self._rate) - 1, now)
+        self._left[who] = self._tokens(who, now) - 1, now
+        self._left.move_to_end(who)
         if len(self._left) > MOST_WATCHED:
             self._left.popitem(last=False)
         return 0.0
+
+    def _tokens(self, who: tuple[str, str], now: float) -> float:
+        left, since = self._left.get(who, (self._most, now))
+        return min(self._most, left + (now - since) * self._rate)
