@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
@@ -25,7 +26,7 @@ from .request_messages import RequestMessages
 from .waiting import while_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from .core.backend import Backend
     from .core.gate import Gate
@@ -143,11 +144,8 @@ class Api:
         _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
         ids = await self._read_ids(request)
-        parameters.check_name(queue)
-        try:
-            await self._service.acknowledge(queue, ids)
-        except InvalidOptionError as error:
-            raise problems.illegal(str(error)) from error
+        with _illegal_ids():
+            await self._service.acknowledge(parameters.check_name(queue), ids)
         return _ok()
 
     async def renew(self, request: Request, queue: str) -> Response:
@@ -156,11 +154,8 @@ class Api:
         await self._gate.admit(request, Verb.POLL, queue)
         ttl = parameters.integer(request.query_params, "ttl", DEFAULT_TTL)
         ids = await self._read_ids(request)
-        parameters.check_name(queue)
-        try:
-            await self._service.renew(queue, ids, parameters.check_ttl(ttl))
-        except InvalidOptionError as error:
-            raise problems.illegal(str(error)) from error
+        with _illegal_ids():
+            await self._service.renew(parameters.check_name(queue), ids, parameters.check_ttl(ttl))
         return _ok()
 
     # -- status and administration
@@ -239,7 +234,7 @@ def router(api: Api, kind: Kind) -> APIRouter:
     for method, path, endpoint, answered, described in table:
         routes.add_api_route(
             path,
-            _counted(api.backend, kind, endpoint.__name__, _limited(api.backend, endpoint)),
+            _counted(api.backend, kind, endpoint.__name__, api.backend.limited(endpoint)),
             methods=[method],
             response_model=None,
             operation_id=f"{kind}_{endpoint.__name__}",
@@ -248,10 +243,6 @@ def router(api: Api, kind: Kind) -> APIRouter:
             responses={200: _json("Done.", answered), **(_GOES_ON if method == "DELETE" else {}), **_RESPONSES},
         )
     return routes
-
-
-def _limited(backend: Backend, handler: Handler) -> Handler:
-    return backend.limited(handler)
 
 
 def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> Handler:
@@ -271,6 +262,15 @@ def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> 
             metrics.observe(kind, operation, status, time.perf_counter() - start)
 
     return counted
+
+
+@contextmanager
+def _illegal_ids() -> Iterator[None]:
+    """Refuse a request whose message ids the service refuses. Raises: ProblemError."""
+    try:
+        yield
+    except InvalidOptionError as error:
+        raise problems.illegal(str(error)) from error
 
 
 def _check_type(request: Request) -> None:

@@ -99,22 +99,13 @@ class QueueService:
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages permanently. Raises: InvalidOptionError: an id is malformed, or belongs to another queue."""
-        # All of them are checked before anything is acknowledged.
-        tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
-        if not tokens or not await self._exists(name):
-            return
-        queue = self._queue(name)
-        for start in range(0, len(tokens), MANY):
-            await queue.leases.acknowledge(tokens[start : start + MANY])
+        for tokens in await self._tokens(name, ids):
+            await self._queue(name).leases.acknowledge(tokens)
 
     async def renew(self, name: str, ids: Sequence[str], lifetime: int) -> None:
         """Extend claims, or with 0 end them. Raises: as `acknowledge`."""
-        tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
-        if not tokens or not await self._exists(name):
-            return
-        queue = self._queue(name)
-        for start in range(0, len(tokens), MANY):
-            await queue.leases.renew(tokens[start : start + MANY], lifetime=lifetime)
+        for tokens in await self._tokens(name, ids):
+            await self._queue(name).leases.renew(tokens, lifetime=lifetime)
 
     async def release(self, name: str, polled: Sequence[Polled]) -> None:
         """End the claims of a poll whose client has not received them. Those of later polls are unchanged."""
@@ -165,6 +156,16 @@ class QueueService:
         return native if named is None else named[1]
 
     # -- internal
+
+    async def _tokens(self, name: str, ids: Sequence[str]) -> list[list[str]]:
+        """Return the lease tokens of all messages, `MANY` at a time; none if the queue does not exist.
+
+        Raises: InvalidOptionError: an id is malformed, or belongs to another queue.
+        """
+        tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
+        if not tokens or not await self._exists(name):
+            return []
+        return [tokens[start : start + MANY] for start in range(0, len(tokens), MANY)]
 
     def _queue(self, name: str) -> Queue[bytes]:
         return self._session.queue(native_name(self.kind, name))
