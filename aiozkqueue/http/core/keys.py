@@ -1,9 +1,8 @@
 """API keys: created here, stored in ZooKeeper as hashes, shown once.
 
-``<root>/.keys/<first 32 digits of the hash>``: ``{"name": "…", "hash": "…", "allow": ["queue
-post
-orders*"]}``. A key is 256 random bits, so its SHA-256 is as safe as any slow hash. Servers cache keys for a few
-seconds: a revoked key is refused everywhere within `FRESH`.
+``<root>/.keys/<first 32 digits of the hash>`` contains ``{"name": "…", "hash": "…", "allow": ["queue|post|orders*"]}``.
+A key is 256 random bits, so its SHA-256 is as safe as any slow hash. Servers cache keys for a few seconds: a revoked
+key is refused everywhere within `FRESH`.
 """
 
 from __future__ import annotations

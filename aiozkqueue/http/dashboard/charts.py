@@ -27,7 +27,7 @@ def chart(label: str, points: Sequence[tuple[float, float]], now: float) -> Mark
     )
     return Markup(  # noqa: S704 - the label is escaped, the rest are numbers
         f'<figure class="chart">'
-        f"<figcaption>{escape(label)} <span>now {last:g}, at the most {most:g}</span></figcaption>"
+        f"<figcaption>{escape(label)} <span>now {last:g}, at most {most:g}</span></figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(described)}">'
         f'<polyline points="{line}"/></svg></figure>'
     )
