@@ -8,7 +8,8 @@ clean-up that had listed the pins before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import cycle
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.moments import moment_at
@@ -29,6 +30,7 @@ from .history import milliseconds
 from .listing import list_children
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from aiozkqueue.queue.commit.handle import QueueHandle
@@ -75,7 +77,12 @@ async def pin(handle: QueueHandle[Runtime], name: str, since: datetime) -> None:
     """
     hour = hour_of(milliseconds(since, "since")).encode()
     path, folder = handle.paths.pin(name), SetData(handle.paths.pins, b"")
-    await _apply(handle, [[Create(path, hour), folder], [SetData(path, hour), folder]])
+    new: list[Operation] = [Create(path, hour), folder]
+    moved: list[Operation] = [SetData(path, hour), folder]
+    for change in cycle((new, moved)):  # the one is refused if the other applies
+        await handle.zookeeper.ensure(handle.paths.pins)
+        if await _apply(handle, change):
+            return
 
 
 async def unpin(handle: QueueHandle[Runtime], name: str) -> bool:
@@ -83,17 +90,16 @@ async def unpin(handle: QueueHandle[Runtime], name: str) -> bool:
     await handle.zookeeper.sync(handle.paths.base)
     if name not in await list_children(handle, handle.paths.pins):
         return False
-    await _apply(handle, [[Delete(handle.paths.pin(name))], []])
+    await _apply(handle, [Delete(handle.paths.pin(name))])  # or another client removes it
     return True
 
 
-class Pins:
+class Pins(NamedTuple):
     """The pins of a queue as they were at a version of their folder."""
 
-    def __init__(self, version: int, first: str | None) -> None:
-        self.version = version
-        self.first = first
-        """The earliest pinned hour; None: nothing is pinned."""
+    version: int
+    first: str | None
+    """The earliest pinned hour; None: nothing is pinned."""
 
 
 async def read_pins(handle: QueueHandle[Runtime]) -> Pins:
@@ -111,19 +117,14 @@ async def read_pins(handle: QueueHandle[Runtime]) -> Pins:
     return Pins(0 if stat is None else stat.version, first)
 
 
-async def _apply(handle: QueueHandle[Runtime], ways: list[list[Operation]]) -> None:
-    """Apply the first of these changes that is not refused because a znode exists or is missing."""
-    zookeeper = handle.zookeeper
-    turn = 0
-    while ways[turn % 2]:
-        try:
-            await zookeeper.ensure(handle.paths.pins)
-            await apply_until_answered(zookeeper, ways[turn % 2])
-        except MultiError as error:
-            if isinstance(error.error, NoAuthError):
-                raise access_denied(handle.name, error.error) from error
-            if not isinstance(error.error, NoNodeError | NodeExistsError):
-                raise
-            turn += 1
-        else:
-            return
+async def _apply(handle: QueueHandle[Runtime], change: Sequence[Operation]) -> bool:
+    """Apply a change; return False if it is refused because a znode exists or is missing. Raises: AccessDeniedError."""
+    try:
+        await apply_until_answered(handle.zookeeper, change)
+    except MultiError as error:
+        if isinstance(error.error, NoAuthError):
+            raise access_denied(handle.name, error.error) from error
+        if not isinstance(error.error, NoNodeError | NodeExistsError):
+            raise
+        return False
+    return True
