@@ -122,18 +122,25 @@ async def _reassignment(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Ch
         SetData(target, data, 0),  # an item at version 0 counts as one without an attempt record
         Delete(paths.lock(found.lock_id)),
     ]
-    for end_hook in handle.state.snapshot.end_hooks:
-        if isinstance(
-            end_hook, HistoryHook
-        ):  # for other features it stays in the queue: it frees no key and no capacity
-            reason = f"not taken by node {item_node(found.name)}"
-            disposition = Disposition("remove", reason=reason, outcome=End.REAPED, replaced=True)
-            for attached_op in end_hook.attached_ops(
-                as_claim(handle.state, found, handle.runtime), disposition, handle.runtime.server_clock.now
-            ):
-                await handle.zookeeper.ensure(parent_of(attached_op.operation.path))
-                operations.append(attached_op.operation)
+    operations += await _records(handle, found)
     return as_configured(found, Change(handle.state, operations))
+
+
+async def _records(handle: QueueHandle[Runtime], found: ItemSnapshot) -> list[Operation]:
+    """Return the operations that record the reassignment, if the queue has a history.
+
+    For other features, the message stays in the queue: it frees no key and no capacity.
+    """
+    reason = f"not taken by node {item_node(found.name)}"
+    disposition = Disposition("remove", reason=reason, outcome=End.REAPED, replaced=True)
+    operations: list[Operation] = []
+    for end_hook in handle.state.snapshot.end_hooks:
+        if isinstance(end_hook, HistoryHook):
+            claim, now = as_claim(handle.state, found, handle.runtime), handle.runtime.server_clock.now
+            operations += [attached.operation for attached in end_hook.attached_ops(claim, disposition, now)]
+    for operation in operations:
+        await handle.zookeeper.ensure(parent_of(operation.path))
+    return operations
 
 
 def _date(found: ItemSnapshot) -> int:
