@@ -201,9 +201,8 @@ class Scheduler:
         """Put the due messages of one job; return the seconds until it is due again."""
         if record.paused:
             return LONGEST_SLEEP
-        async with (
-            self._turn
-        ):  # the times of thousands of jobs take seconds: the event loop runs other tasks in between
+        # The times of thousands of jobs take seconds: the event loop runs other tasks in between.
+        async with self._turn:
             await asyncio.sleep(0)
         try:
             cron = await load(record.cron, record.zone)
