@@ -10,7 +10,8 @@ from aiozkqueue.layout import HistoryRecord
 from aiozkqueue.operations.batch_writers import WriterInfo
 from aiozkqueue.operations.cleaning import Cleaned
 from aiozkqueue.operations.consumers import ConsumerInfo
-from aiozkqueue.operations.doctor.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
+from aiozkqueue.operations.doctor.diagnosis import Diagnosis, Finding, Severity
+from aiozkqueue.operations.doctor.facts import EnsembleFacts, QueueFacts
 from aiozkqueue.operations.history_pins import Pin
 from aiozkqueue.operations.ledgers import LedgerInfo
 from aiozkqueue.operations.message_state import MessageState, Process

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from aiozkqueue.operations.doctor.diagnosis import (
-    Diagnosis,
-    EnsembleFacts,
-    FolderFacts,
-    Latency,
-    QueueFacts,
-    ServerFacts,
-    Severity,
-    diagnose,
-)
+from aiozkqueue.operations.doctor.diagnosis import Diagnosis, Severity, diagnose
+from aiozkqueue.operations.doctor.facts import EnsembleFacts, FolderFacts, Latency, QueueFacts, ServerFacts
 
 
 def server(address: str, version: str | None = None, mode: str | None = None, *, reachable: bool = True) -> ServerFacts:

@@ -24,7 +24,7 @@ MAX_COMPLEXITY = 20
 #: own a session or a server.
 WIDE_CLASSES = {
     "layout/configuration.py _Configuration",
-    "operations/doctor/diagnosis.py QueueFacts",
+    "operations/doctor/facts.py QueueFacts",
     "operations/stats.py QueueStats",
     "session/core.py SessionCore",
     "queue/state/claim.py Claim",

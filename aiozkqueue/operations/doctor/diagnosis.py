@@ -1,4 +1,4 @@
-"""Problems of the servers and queues, derived from facts that were read before. Pure.
+"""Problems of the servers and queues, derived from `facts` that were read before. Pure.
 
 `probe` reads the facts; `diagnose` evaluates them. A finding has a subject, a description and advice.
 """
@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import enum
-import statistics
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
@@ -19,10 +18,9 @@ from aiozkqueue.zookeeper.handshake import COMMAND_TIMEOUT
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from aiozkqueue.operations.batch_writers import WriterInfo
+    from .facts import EnsembleFacts, FolderFacts, QueueFacts, ServerFacts
 
 #: The share of the request limit above which a listing causes a warning. Java clients cannot read one above the limit.
 LONG_LISTING: Final = 0.8
@@ -56,137 +54,6 @@ class Finding:
     """A server, a queue or a path."""
     text: str
     advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Round trips, seconds."""
-
-    p50: float
-    most: float
-
-    @classmethod
-    def of(cls, samples: Sequence[float]) -> Latency:
-        """Return the median and the maximum of the samples, of which there must be at least one."""
-        return cls(statistics.median(samples), max(samples))
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """One server, by its own report; None: it does not report this."""
-
-    address: str
-    reachable: bool
-    version: str | None = None
-    mode: str | None = None
-    files: int | None = None
-    """The size of its snapshots and transaction logs, bytes."""
-    serving: bool = True
-    """Whether it has contact with a quorum, as far as it reports this."""
-    answers: bool = True
-    """Whether it does not close connections before it answers a four-letter command, if only that it is not allowed."""
-    frozen: bool = False
-    """Whether it accepted a connection, and then sent nothing in time."""
-    request_limit: int | None = None
-    """The largest request that it accepts, bytes, if this is less than this client expects."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnsembleFacts:
-    """The servers, and the session that reads from them."""
-
-    servers: Sequence[ServerFacts]
-    session_timeout: float
-    """As negotiated, seconds."""
-    request_limit: int
-    """The largest request that this client sends, bytes."""
-    read: Latency
-    write: Latency | None
-    """None if this user may not write below the root, or a quota is used up."""
-    clock_offset: float | None
-    """The leader's clock minus the clock of this machine, seconds."""
-    authenticated: bool
-    old_slots: int
-    """The number of clients whose commit slots have not been used for a day."""
-    open_to_all: Sequence[str] = ()
-    """Znodes outside of queues that everyone may change."""
-    readable_by_all: Sequence[str] = ()
-    complete: bool = True
-    """Whether the time budget was enough to check all commit slots."""
-    over_quota: bool = False
-    """Whether an enforced quota of ZooKeeper refused the write."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderFacts:
-    """One folder of a queue."""
-
-    path: str
-    children: int
-    listing: int
-    """The size of its listing, bytes."""
-    counter: int
-    """The number of children ever created in it, as the server counts them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFacts:
-    """One queue."""
-
-    name: str
-    exists: bool = True
-    similar: str | None = None
-    """The existing queue with the most similar name, if this one does not exist."""
-    trouble: str | None = None
-    """Why it could not be read."""
-    denied: bool = False
-    """Whether that is because of this user's rights."""
-    complete: bool = True
-    """Whether everything was checked; False: the time budget ran out, and the facts are those found until then."""
-    lanes_left: int = 0
-    """The number of lanes, and of hours of scheduled messages, that were not listed."""
-    lanes: Sequence[FolderFacts] = ()
-    folders: Sequence[FolderFacts] = ()
-    put_lanes: Sequence[str] = ()
-    """The paths of the lanes that producers put messages into."""
-    generations: int = 1
-    """The largest number of lanes of one shard."""
-    size: int = 0
-    max_size: int | None = None
-    """The maximum number of messages; None: no limit."""
-    paused: bool = False
-    consumers: int = 0
-    dead_letters: int = 0
-    foreign: Sequence[str] = ()
-    """Children of lanes whose names are not item names."""
-    endless_locks: Sequence[str] = ()
-    """Locks that neither the end of a session nor a due time removes."""
-    unannounced_locks: Sequence[str] = ()
-    """Timed locks without the due node that ends them."""
-    orphan_dues: Sequence[str] = ()
-    """Due nodes without a lock."""
-    orphan_locks: Sequence[str] = ()
-    """Locks whose item is gone."""
-    overdue: int = 0
-    """The number of timed locks that should have ended some time ago."""
-    orphan_metas: Sequence[str] = ()
-    """Records of attempts whose item is gone."""
-    obstructed: Sequence[str] = ()
-    """Items and records of attempts, among those checked, that have znodes below them."""
-    unreadable: Sequence[str] = ()
-    """Items and records of attempts, among those checked, that this user may not read."""
-    over_quota: bool = False
-    """Whether an enforced quota of ZooKeeper on this queue alone refuses new znodes."""
-    bad_tags: Sequence[str] = ()
-    """Records of tags, among those checked, that this user may not read or that do not match their names."""
-    unfinished: Sequence[WriterInfo] = ()
-    """Batches of Spark's writers that are not complete."""
-    now: datetime | None = None
-    """By the leader's clock."""
-    old_pins: Sequence[str] = ()
-    """The pins that have protected the history from clean-up for a day."""
-    open_to_all: Sequence[str] = ()
-    readable_by_all: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +290,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
             counted(facts.dead_letters, "dead letter"),
             f"see `aiozkqueue dlq list {name}`, then redrive or purge {'it' if facts.dead_letters == 1 else 'them'}",
         )
-    yield from _of_orphans(facts)
+    yield from _of_leftovers(facts)
     yield from _of_acls(name, facts.open_to_all, facts.readable_by_all, ensemble)
 
 
@@ -494,58 +361,80 @@ def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
         )
 
 
-def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
-    force = f"delete them below {facts.name}/locks (`delete` in zkCli); their messages are then delivered again"
-    clean = f"`aiozkqueue clean {facts.name}` removes them, as running sessions do"
-    for names, severity, noun, text, advice in (
-        (
-            facts.foreign,
-            Severity.WARNING,
-            "unknown znode",
-            "among the messages",
-            "delete them if no other program uses them",
-        ),
-        (
-            facts.endless_locks,
-            Severity.ERROR,
-            "lock",
-            "that neither the end of a session nor a due time removes",
-            force,
-        ),
-        (facts.unannounced_locks, Severity.ERROR, "delayed message", "that nothing will release", force),
-        (facts.orphan_locks, Severity.WARNING, "lock", "whose message is gone", "delete them"),
-        (
-            facts.orphan_dues,
-            Severity.WARNING,
-            "due node",
-            "whose lock is gone",
-            "consumers remove them at their due time",
-        ),
-        (facts.orphan_metas, Severity.WARNING, "attempt record", "whose message is gone", clean),
-        (
-            facts.obstructed,
-            Severity.ERROR,
-            "message znode",
-            "with children, so that ZooKeeper does not delete it",
-            "delete the children: until then the messages cannot be settled",
-        ),
-        (
-            facts.unreadable,
-            Severity.ERROR,
-            "message znode",
-            "that this user may not read",
-            "set their ACLs (setAcl in zkCli), or delete them: this user's consumers skip their messages",
-        ),
-        (
-            facts.bad_tags,
-            Severity.ERROR,
-            "tag record",
-            "that this user may not read, or that does not match its name",
-            "set their ACLs, or delete them below filters/: this user's consumers with filters skip their messages",
-        ),
-    ):
-        if names:
-            yield Finding(severity, facts.name, f"{counted(len(names), noun)} {text}: {_some(names)}", advice)
+class _Leftover(NamedTuple):
+    """A kind of znodes that should not be there."""
+
+    names: Callable[[QueueFacts], Sequence[str]]
+    severity: Severity
+    noun: str
+    text: str
+    advice: str
+    """``{queue}`` stands for the name of the queue."""
+
+
+_FORCE: Final = "delete them below {queue}/locks (`delete` in zkCli); their messages are then delivered again"
+_LEFTOVERS: Final = (
+    _Leftover(
+        lambda facts: facts.foreign,
+        Severity.WARNING,
+        "unknown znode",
+        "among the messages",
+        "delete them if no other program uses them",
+    ),
+    _Leftover(
+        lambda facts: facts.endless_locks,
+        Severity.ERROR,
+        "lock",
+        "that neither the end of a session nor a due time removes",
+        _FORCE,
+    ),
+    _Leftover(
+        lambda facts: facts.unannounced_locks, Severity.ERROR, "delayed message", "that nothing will release", _FORCE
+    ),
+    _Leftover(lambda facts: facts.orphan_locks, Severity.WARNING, "lock", "whose message is gone", "delete them"),
+    _Leftover(
+        lambda facts: facts.orphan_dues,
+        Severity.WARNING,
+        "due node",
+        "whose lock is gone",
+        "consumers remove them at their due time",
+    ),
+    _Leftover(
+        lambda facts: facts.orphan_metas,
+        Severity.WARNING,
+        "attempt record",
+        "whose message is gone",
+        "`aiozkqueue clean {queue}` removes them, as running sessions do",
+    ),
+    _Leftover(
+        lambda facts: facts.obstructed,
+        Severity.ERROR,
+        "message znode",
+        "with children, so that ZooKeeper does not delete it",
+        "delete the children: until then the messages cannot be settled",
+    ),
+    _Leftover(
+        lambda facts: facts.unreadable,
+        Severity.ERROR,
+        "message znode",
+        "that this user may not read",
+        "set their ACLs (setAcl in zkCli), or delete them: this user's consumers skip their messages",
+    ),
+    _Leftover(
+        lambda facts: facts.bad_tags,
+        Severity.ERROR,
+        "tag record",
+        "that this user may not read, or that does not match its name",
+        "set their ACLs, or delete them below filters/: this user's consumers with filters skip their messages",
+    ),
+)
+
+
+def _of_leftovers(facts: QueueFacts) -> Iterator[Finding]:
+    for kind in _LEFTOVERS:
+        if names := kind.names(facts):
+            text = f"{counted(len(names), kind.noun)} {kind.text}: {_some(names)}"
+            yield Finding(kind.severity, facts.name, text, kind.advice.format(queue=facts.name))
     for pin in facts.old_pins:
         yield Finding(
             Severity.WARNING,

@@ -34,7 +34,8 @@ from aiozkqueue.zookeeper import (
 )
 
 from .acls import ACL_SAMPLE, open_znodes
-from .diagnosis import Diagnosis, EnsembleFacts, Latency, QueueFacts, ServerFacts, diagnose
+from .diagnosis import Diagnosis, diagnose
+from .facts import EnsembleFacts, Latency, QueueFacts, ServerFacts
 from .queue_probe import QueueProbe
 
 if TYPE_CHECKING:

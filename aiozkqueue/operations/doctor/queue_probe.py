@@ -31,7 +31,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .acls import ACL_SAMPLE, open_znodes
-from .diagnosis import FolderFacts, QueueFacts
+from .facts import FolderFacts, QueueFacts
 from .lane_summary import FolderNames, LaneFacts
 
 if TYPE_CHECKING:
