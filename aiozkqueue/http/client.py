@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast
 from urllib.parse import quote, urlsplit
@@ -33,7 +34,7 @@ with needs("http"):
     from .core.problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from types import TracebackType
 
     from pydantic import JsonValue
@@ -387,6 +388,8 @@ class QueueServiceClient:
         if self._http.is_closed:
             raise ServiceError("this client is closed")
         headers = {} if content is None else {"Content-Type": "application/json"}
+        timeout = self._timeout + server_wait
+        send = partial(self._http.request, method, params=parameters, content=content, headers=headers, timeout=timeout)
         trouble: ServiceError = ServiceUnavailableError(f"no server of {self._kind} is known")
         failed: set[str] = set()  # so that a retry does not choose the same dead server
         for attempt in range(RETRIES + 1):
@@ -395,32 +398,28 @@ class QueueServiceClient:
                 await asyncio.sleep(random.uniform(FIRST_DELAY, longest))  # noqa: S311 - it spreads load
             try:
                 urls = await self._discovery.urls(self._kind)
+                if urls:
+                    url = random.choice([known for known in urls if known not in failed] or urls)  # noqa: S311 - it spreads load
+                    failed.add(url)
+                    return await _answered(send, f"{url}/{path}")
             except ServiceUnavailableError as error:
                 trouble = error
-                continue
-            if not urls:
-                continue
-            url = random.choice([address for address in urls if address not in failed] or urls)  # noqa: S311 - it spreads load
-            failed.add(url)
-            try:
-                response = await self._http.request(
-                    method,
-                    f"{url}/{path}",
-                    params=parameters,
-                    content=content,
-                    headers=headers,
-                    timeout=self._timeout + server_wait,
-                )
-            except httpx.RequestError as error:
-                trouble = ServiceUnavailableError(f"{method} {url}/{path}: {error!r}")
-                trouble.__cause__ = error
-                continue
-            if response.is_success:
-                return response
-            trouble = _error_of(response)
-            if response.status_code < _SERVER_TROUBLE:
-                raise trouble
         raise trouble
+
+
+async def _answered(send: Callable[[str], Awaitable[httpx.Response]], url: str) -> httpx.Response:
+    """Send a request to a server; return a response of success.
+
+    Raises: ServiceUnavailableError: the request may be repeated; ServiceError: it was refused.
+    """
+    try:
+        response = await send(url)
+    except httpx.RequestError as error:
+        msg = f"{error.request.method} {url}: {error!r}"
+        raise ServiceUnavailableError(msg) from error
+    if not response.is_success:
+        raise _error_of(response)
+    return response
 
 
 def _error_of(response: httpx.Response) -> ServiceError:
