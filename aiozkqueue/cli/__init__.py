@@ -1,8 +1,9 @@
 """The `aiozkqueue` command: one module for each group of commands, built on the package's public API only.
 
 `commands` lists them, and `lazy` imports the one that is run. `connection` has the options of every command, `output`
-prints the results, `exits` defines the exit statuses, and `spark` opens the session of commands that use Spark. typer
-and rich come with the extra ``cli``, and are imported only when the command runs, rich only to draw.
+prints the results, `bars` shows the progress, `exits` defines the exit statuses, and `spark` opens the session of
+commands that use Spark. typer and rich come with the extra ``cli``, and are imported only when the command runs, rich
+only to draw.
 """
 
 from __future__ import annotations

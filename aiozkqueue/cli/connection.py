@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, cast
 import typer
 
 import aiozkqueue as zq
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.cli.times import TIME, duration_from
@@ -78,7 +78,7 @@ class Connection:
             node=node,
         )
         async with AsyncExitStack() as stack:
-            with output.waiting(f"connecting to {hosts}"):
+            with bars.waiting(f"connecting to {hosts}"):
                 session = await stack.enter_async_context(connecting)
             yield session
 

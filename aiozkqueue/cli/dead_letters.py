@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, Yes
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
@@ -101,7 +101,7 @@ async def redrive(
         output.confirm(f"Put {count} {where}?", yes=yes or bool(ids))
         if chosen != []:
             redriving = letters.redrive(chosen, limit=limit, into=into)
-            moved = await output.watched(f"redrive {queue.name}", redriving, total, letters.size)
+            moved = await bars.watched(f"redrive {queue.name}", redriving, total, letters.size)
     output.print_count("redriven", moved, queue.name, as_json=as_json)
     return Exit.OK if moved else Exit.NOTHING
 
@@ -131,7 +131,7 @@ async def purge(
         output.confirm(f"Delete {counted(total, 'dead letter')} of {queue.name}?", yes=yes)
         purged = 0
         if chosen != []:
-            purged = await output.watched(f"purge {queue.name}", letters.purge(chosen), total, letters.size)
+            purged = await bars.watched(f"purge {queue.name}", letters.purge(chosen), total, letters.size)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK
 

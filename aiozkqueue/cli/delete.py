@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
@@ -40,7 +40,7 @@ async def delete(
             lost = f" and {counted(await target.size(), 'message')}" if force else ""
             output.confirm(f"Delete queue {queue}{lost}?", yes=yes)
         try:
-            with output.waiting(f"delete {queue}"):
+            with bars.waiting(f"delete {queue}"):
                 await target.admin.delete(force=force)
         except QueueInUseError as error:
             output.note(

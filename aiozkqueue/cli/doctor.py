@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.admin import Severity
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, LookBudget, SomeQueues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
@@ -37,7 +37,7 @@ async def doctor(
     $ aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
     """
     async with connection.open() as session:
-        with output.waiting("examining the servers and the queues"):
+        with bars.waiting("examining the servers and the queues"):
             diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
         if not queues:
             found = by_severity(

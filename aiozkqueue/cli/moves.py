@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.between import asks_both_queues
@@ -93,7 +93,7 @@ async def moves(
 
 async def _watched(session: QueueSession, reference: str, total: int) -> MoveStatus:
     shown = 0
-    with output.progress("moving", total or None) as bar:
+    with bars.progress("moving", total or None) as bar:
         while (status := await session.admin.moves.status(reference)).state == "running":
             bar.advance(status.moved - shown)
             shown = status.moved

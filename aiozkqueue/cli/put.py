@@ -14,7 +14,7 @@ import typer
 from anyio import to_thread
 
 import aiozkqueue as zq
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
@@ -157,7 +157,7 @@ async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: i
         return
     stored = 0
     try:
-        with output.progress(f"put {putting.target.name}", size) as bar:
+        with bars.progress(f"put {putting.target.name}", size) as bar:
             async for batch in _lines(source):
                 stored += await putting.put(batch)
                 bar.advance(sum(map(len, batch)) + len(batch))

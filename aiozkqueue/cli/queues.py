@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.admin import QueueStats
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, LookBudget, SomeQueues, Yes
 from aiozkqueue.cli.asked import (
     AskedQueue,
@@ -80,7 +80,7 @@ async def stats(
     names = _named(other, queues or [])
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
-        with output.waiting("reading the queues"):
+        with bars.waiting("reading the queues"):
             seen = await _read_figures(asked, Budget(budget))
         for name in seen.absent:
             await connection.note_absent(session, name)
@@ -215,6 +215,6 @@ async def purge(
     async with connection.open_queue(queue) as target:
         total = await target.size()
         output.confirm(f"Delete {counted(total, 'message')} of {queue.name}?", yes=yes)
-        purged = await output.watched(f"purge {queue.name}", target.purge(), total, target.size)
+        purged = await bars.watched(f"purge {queue.name}", target.purge(), total, target.size)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK

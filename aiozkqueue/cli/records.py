@@ -9,7 +9,7 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.admin import Process
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, LocalMoment, QueueName, SomeQueues
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
@@ -179,7 +179,7 @@ async def clean(
     async with connection.open() as session:
         for queue in queues or ():
             await connection.existing(session, queue)
-        with output.waiting("cleaning up"):
+        with bars.waiting("cleaning up"):
             cleaned = await session.admin.clean(*(queues or ()))
     if as_json:
         for cleanup in cleaned:

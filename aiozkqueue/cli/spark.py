@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars
 from aiozkqueue.cli.connection import DEFAULT_HOSTS, Connection
 from aiozkqueue.cli.exits import CommandFailedError
 from aiozkqueue.extras import missing
@@ -140,7 +140,7 @@ def _start(master: str, settings: dict[str, str], folder: Path) -> SparkSession:
         builder = builder.config(key, value)
     log = folder / "spark.log"
     try:
-        with _errors_to(log) as stderr, output.waiting("starting Spark", stderr):
+        with _errors_to(log) as stderr, bars.waiting("starting Spark", stderr):
             return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -171,10 +171,10 @@ def _errors_to(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
+def watched(spark: SparkSession, text: str) -> Iterator[bars.Bar]:
     """Show a bar with the completed tasks of Spark's jobs during the block."""
     over = threading.Event()
-    with output.progress(text, None) as bar:
+    with bars.progress(text, None) as bar:
         watcher = threading.Thread(target=_watch, args=(spark, bar, over), daemon=True)
         watcher.start()
         try:
@@ -184,7 +184,7 @@ def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
             watcher.join()
 
 
-def _watch(spark: SparkSession, bar: output.Bar, over: threading.Event) -> None:
+def _watch(spark: SparkSession, bar: bars.Bar, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     progress: dict[int, tuple[int, int]] = {}
     while not over.wait(_POLL):

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from aiozkqueue.batches.staging import BatchWriter
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.exits import Exit
@@ -131,7 +131,7 @@ def unload(
     with spark_session(master, conf) as spark:
         from aiozkqueue.spark.transfer import unload  # noqa: PLC0415 - needs Spark, which is optional
 
-        with output.progress(f"unload {queue}", depth) as bar:
+        with bars.progress(f"unload {queue}", depth) as bar:
             done = unload(spark, place(to), options, schema=schema, on_batch=bar.advance)
     if done.resumed:
         output.note("an interrupted unload was continued")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, QueueNames
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
@@ -29,7 +29,7 @@ async def command(connection: Connection, queues: QueueNames, as_json: AsJson = 
                 await connection.note_absent(session, name)
                 status = Exit.NOTHING
                 continue
-            with output.waiting(f"unbundle {name}"):
+            with bars.waiting(f"unbundle {name}"):
                 held = await queue.admin.unbundle()
             if as_json:
                 output.print_json({"queue": name, "held_bundles": held})

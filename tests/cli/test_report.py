@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars
 from aiozkqueue.cli.report import command
 from aiozkqueue.layout import End, HistoryRecord
 from tests.histories import record, store
@@ -124,9 +124,9 @@ def test_a_report_that_takes_long_shows_how_many_records_are_read(
         totals.append(total)
         yield Bar()
 
-    monkeypatch.setattr(output, "BAR_DELAY", 0)
+    monkeypatch.setattr(bars, "BAR_DELAY", 0)
     monkeypatch.setattr(command, "_STEP", 10)
-    monkeypatch.setattr(output, "progress", progress)
+    monkeypatch.setattr(bars, "progress", progress)
 
     async def read(since: datetime | None) -> int:
         async with zq.connect(zookeeper, root=queue_root) as session:

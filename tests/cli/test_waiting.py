@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars
 
 if TYPE_CHECKING:
     import pytest
@@ -41,17 +41,17 @@ def on_a_terminal(cli: Cli, *arguments: str) -> str:
 def test_a_command_that_waits_for_a_server_says_so_on_a_terminal(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"127.0.0.1:{silent.getsockname()[1]}"
-        arguments = ("stats", "--hosts", hosts, "--connect-timeout", str(output.BAR_DELAY + 3))
+        arguments = ("stats", "--hosts", hosts, "--connect-timeout", str(bars.BAR_DELAY + 3))
         assert f"connecting to {hosts}" in on_a_terminal(cli, *arguments)
         piped = cli(*arguments)
     assert "connecting" not in piped.stderr
 
 
 def test_work_that_ends_early_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "BAR_DELAY", 3600.0)
+    monkeypatch.setattr(bars, "BAR_DELAY", 3600.0)
     main, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream:
-        with output.waiting("nothing", stream):
+        with bars.waiting("nothing", stream):
             pass
         stream.write("end")
     assert os.read(main, 1024) == b"end"

@@ -15,7 +15,7 @@ import anyio
 import typer
 
 import aiozkqueue as zq
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.demo import processes
@@ -129,7 +129,7 @@ async def _process(source: zq.Queue[Line], sink: zq.Queue[Result], account: Acco
 
 
 async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
-    with output.progress("putting", len(lines)) as bar:
+    with bars.progress("putting", len(lines)) as bar:
         for start in range(0, len(lines), _BATCH):
             batch = [Line(number=start + i, text=text) for i, text in enumerate(lines[start : start + _BATCH])]
             await source.put_many(batch)
@@ -153,7 +153,7 @@ async def _kill_worker(workers: Sequence[processes.Worker], source: zq.Queue[Lin
 async def _drain(sink: zq.Queue[Result], account: Account, connection: Connection) -> None:
     until_idle = _IDLE_TIMEOUTS * (connection.session_timeout or _SESSION_TIMEOUT)
     out: set[int] = set()
-    with output.progress("processing", len(account.lines)) as bar:
+    with bars.progress("processing", len(account.lines)) as bar:
         async with sink.consume(until_idle=until_idle) as deliveries:
             async for delivery in deliveries:
                 async with delivery:

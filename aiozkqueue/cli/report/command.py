@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from aiozkqueue.cli import output
+from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, LocalMoment
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.audit.plots import amount
@@ -89,7 +89,7 @@ async def report(
 async def _read(
     session: zq.QueueSession, queue: zq.Queue[bytes], since: datetime | None, until: datetime | None
 ) -> Report | None:
-    """Read the records; after `output.BAR_DELAY` seconds, show how many there are still to read."""
+    """Read the records; after `bars.BAR_DELAY` seconds, show how many there are still to read."""
     summary = Summary(queue.name)
     start, bar = time.monotonic(), None
     with ExitStack() as stack:
@@ -97,9 +97,9 @@ async def _read(
             summary.add(record)
             if summary.records % _STEP:
                 continue
-            if bar is None and time.monotonic() - start > output.BAR_DELAY:
+            if bar is None and time.monotonic() - start > bars.BAR_DELAY:
                 total = await count_history(core_of(session).handle(queue.name), since=since, until=until)
-                bar = stack.enter_context(output.progress("reading records", total))
+                bar = stack.enter_context(bars.progress("reading records", total))
                 bar.advance(summary.records)
             elif bar is not None:
                 bar.advance(_STEP)
