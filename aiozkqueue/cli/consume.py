@@ -20,7 +20,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.errors import NotFoundError
@@ -34,10 +34,6 @@ _PREFETCH: Final = 32
 
 # Returns None to commit, or the reason to roll back.
 Handler: TypeAlias = Callable[[zq.Delivery[bytes]], Awaitable[str | None]]
-
-
-class CommandFailedError(Exception):
-    """A command of ``--exec`` has ended with a status other than 0. This is stored as the message's last error."""
 
 
 @connected
@@ -156,7 +152,7 @@ async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
     if failure is not None:
         ended = any(claim.used_up for claim in work_of(delivery).claims)
         fate = "has used up its attempts" if ended else "will be redelivered"
-        await settle_failed(delivery, CommandFailedError(failure))
+        await settle_failed(delivery, CommandFailedError(failure))  # stored as the message's last error
         output.note(f"{delivery.id} {fate}: {failure}")
         return False
     try:
