@@ -234,7 +234,7 @@ def router(api: Api, kind: Kind) -> APIRouter:
     for method, path, endpoint, answered, described in table:
         routes.add_api_route(
             path,
-            _counted(api.backend, kind, endpoint.__name__, api.backend.limited(endpoint)),
+            _counted(api.backend, kind, endpoint.__name__, _limited(api.backend, endpoint)),
             methods=[method],
             response_model=None,
             operation_id=f"{kind}_{endpoint.__name__}",
@@ -243,6 +243,11 @@ def router(api: Api, kind: Kind) -> APIRouter:
             responses={200: _json("Done.", answered), **(_GOES_ON if method == "DELETE" else {}), **_RESPONSES},
         )
     return routes
+
+
+def _limited(backend: Backend, handler: Handler) -> Handler:
+    """Limit the time of a handler. Type checkers need one type for handlers with different parameters."""
+    return backend.limited(handler)
 
 
 def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> Handler:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
@@ -361,7 +361,8 @@ def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
         )
 
 
-class _Leftover(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Leftover:
     """A kind of znodes that should not be there."""
 
     names: Callable[[QueueFacts], Sequence[str]]
@@ -373,7 +374,7 @@ class _Leftover(NamedTuple):
 
 
 _FORCE: Final = "delete them below {queue}/locks (`delete` in zkCli); their messages are then delivered again"
-_LEFTOVERS: Final = (
+_LEFTOVERS: Final[tuple[_Leftover, ...]] = (
     _Leftover(
         lambda facts: facts.foreign,
         Severity.WARNING,
