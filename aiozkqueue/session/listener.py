@@ -161,10 +161,12 @@ class Listener(Generic[T_co]):
                 self._alarms.stop()
             self._running = False
             self._scope = None
-            await self._release_unstarted()
-            if self._dispatcher is not None:
-                self._dispatcher.users -= 1
-                self._dispatcher = None
+            try:
+                await self._release_unstarted()
+            finally:  # it may be cancelled again
+                if self._dispatcher is not None:
+                    self._dispatcher.users -= 1
+                    self._dispatcher = None
         if self._failure is not None:
             raise self._failure
 

@@ -81,3 +81,29 @@ def test_a_session_does_not_count_its_entries_in_deleted_queues(again: bool, mon
             assert not again or counted[-1] == 0
 
     run_virtual(main)
+
+
+def test_a_session_keeps_no_dispatchers_of_listeners_that_are_cancelled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second cancellation arrives while the listener waits for the release of its messages."""
+    monkeypatch.setattr(core, "MOST_QUEUES", KEPT)
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session:
+
+            async def handle(delivery: zq.Delivery[bytes]) -> None:
+                del delivery
+                await asyncio.sleep(60)
+
+            for number in range(4 * KEPT):
+                jobs = session.queue(f"jobs-{number}")
+                await jobs.put(b"x")
+                running = asyncio.create_task(session.listener(jobs, handle, concurrency=2).run())
+                await asyncio.sleep(1)
+                while not running.done():
+                    running.cancel()
+                    await asyncio.sleep(0)
+                await asyncio.sleep(60)
+            tasks = [task.get_name() for task in asyncio.all_tasks()]
+            assert len([name for name in tasks if "claim dispatcher" in name]) <= KEPT
+
+    run_virtual(main)

@@ -15,9 +15,9 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import LockRecord, key_hash
+from aiozkqueue.layout import LockRecord, id_at, key_hash
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual, simulated
 from aiozkqueue.zookeeper import Create, Delete, MultiError
 
 if TYPE_CHECKING:
@@ -234,3 +234,38 @@ def test_figures_read_while_a_past_hour_is_removed_count_its_messages_once() -> 
                 assert (await jobs(reader).stats()).put == after + 1
 
     run_virtual(main, limit=float("inf"))
+
+
+def test_candidates_of_a_refused_claim_are_claimed_without_the_locked_one() -> None:
+    """And the refused locks do not count among those that the session holds."""
+
+    async def main() -> None:
+        async with simulated() as servers, servers.connect() as session:
+            jobs = session.queue("jobs")
+            for queue in (jobs, session.queue("other")):
+                await queue.configure(zq.QueueConfig(bundle=1))
+            await session.queue("other").put_many([b"%d" % number for number in range(4)])
+            zookeeper = await servers.client()
+            names = sorted(await zookeeper.children("/zms/other/items"), key=lambda name: name[-10:])
+            items = [await zookeeper.read(f"/zms/other/items/{name}") for name in names]
+            locked = core_of(session).queue_state("jobs").paths.lock(id_at(f"items/{names[0]}"))
+
+            async def take() -> list[bytes]:
+                async with session.transaction() as tx:
+                    return [message.body for message in await tx.take_many(jobs, 4, timeout=60)]
+
+            core = core_of(session)
+            taking = asyncio.create_task(take())
+            await asyncio.sleep(1)  # it waits for an event
+            used = core._budgets.of(core.zookeeper.generation).used
+            creates = [Create(f"/zms/jobs/items/{name}", item.data) for name, item in zip(names, items, strict=True)]
+            await zookeeper.multi([*creates, Create(locked, b"", ephemeral=True)])
+            async with asyncio.timeout(5):
+                taken = await taking
+                while len(taken) < 3:
+                    taken += await take()
+            assert sorted(taken) == [b"1", b"2", b"3"]
+            assert core._budgets.of(core.zookeeper.generation).used == used
+            await zookeeper.close()
+
+    run_virtual(main)

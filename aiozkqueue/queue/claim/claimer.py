@@ -358,13 +358,12 @@ class Claimer:
 
     def log_unreadable(self, subject: str, error: NoAuthError) -> None:
         """Log once that a message, or a group, is skipped."""
-        if subject in self._logged:
+        if subject in self._logged or len(self._logged) >= MOST_LOGGED:
             return
-        if len(self._logged) < MOST_LOGGED:
-            text = "queue %s: message %s is skipped: this user may not read it or the record of its attempts: %s; "
-            text += "grant read access, or remove the message"
-            log.warning(text, self._state.name, subject, error, extra={"queue": self._state.name})
         self._logged.add(subject)
+        text = "queue %s: message %s is skipped: this user may not read it or the record of its attempts: %s; "
+        text += "grant read access, or remove the message"
+        log.warning(text, self._state.name, subject, error, extra={"queue": self._state.name})
 
     def settle(self, claim: Claim, disposition: Disposition) -> asyncio.Future[None]:
         """Settle a claim that is never delivered."""

@@ -22,6 +22,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     State,
     connect,
+    handshake,
 )
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.hosts import Ensemble, Server
@@ -169,8 +170,9 @@ async def test_credentials_refused_on_a_reconnection_fail_the_client_permanently
 class Member(ScriptedServer):
     """A server of an ensemble with one session, which accepts the credentials or refuses them."""
 
-    def __init__(self, *, accepts: bool) -> None:
+    def __init__(self, *, accepts: bool, timeout: int = 20_000) -> None:
         super().__init__(self._join)
+        self.timeout = timeout  # ms
         self.accepts = accepts
         self.refused = 0
         self.up = asyncio.Event()
@@ -181,7 +183,7 @@ class Member(ScriptedServer):
             peer.drop()
             return
         await peer.asked()
-        peer.send(connected(5, timeout=20_000))
+        peer.send(connected(5, timeout=self.timeout))
         await peer.packet()  # the credentials
         if self.accepts:
             peer.send(reply(-4))
@@ -246,3 +248,40 @@ async def test_a_session_whose_credentials_all_servers_refuse_fails_and_logs_it(
         assert session.state is State.FAILED
     (error,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert re.fullmatch(r"no server at .* accepts the credentials any more, so this session has failed: .*", error)
+
+
+async def test_a_session_waits_for_a_server_whose_name_has_no_address_while_another_refuses_the_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, resolve = asyncio.Event(), handshake.resolve
+
+    async def look_up(server: Server) -> list[str]:
+        if str(server) == unchanged.hosts and not known.is_set():
+            raise OSError("no address")
+        return await resolve(server)
+
+    async with (
+        Member(accepts=False) as changed,
+        Member(accepts=True) as unchanged,
+        session_of(changed, unchanged) as session,
+    ):
+        assert session.connection is not None
+        monkeypatch.setattr(handshake, "resolve", look_up)
+        session.connection.abort("lost")
+        while changed.refused < 4:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.01)
+        known.set()
+        assert await session.wait_connected() == 1
+
+
+async def test_a_session_fails_if_one_server_refuses_the_credentials_and_no_other_is_reached_in_time() -> None:
+    async with (
+        Member(accepts=False, timeout=2000) as changed,
+        Member(accepts=True, timeout=2000) as unchanged,
+        session_of(changed, unchanged) as session,
+    ):
+        assert session.connection is not None
+        unchanged.up.clear()
+        session.connection.abort("lost")
+        with pytest.raises(AuthFailedError):
+            await session.wait_connected()

@@ -28,15 +28,20 @@ from aiozkqueue.zookeeper import (
     State,
     WatchEvent,
     ZooKeeperClient,
+    ZooKeeperError,
     connect,
+    handshake,
+    heartbeat,
 )
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from tests.full_server import full_server
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from aiozkqueue.zookeeper import Auth
+    from aiozkqueue.zookeeper.connection import Connection
     from tests.integration.zookeeper.conftest import Opener
     from tests.observer import Observer
 
@@ -569,3 +574,60 @@ async def test_the_client_connects_to_an_ipv6_server() -> None:
     assert zk.session_id == 1
     await zk.close()
     await server.__aexit__(None, None, None)
+
+
+async def test_a_connection_that_is_lost_at_the_moment_it_is_established_is_replaced(
+    zookeeper: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = await opened(zookeeper, session_timeout=10.0)
+    established: list[Connection] = []
+
+    async def authenticate(connection: Connection, _: Sequence[Auth]) -> None:
+        established.append(connection)
+        if len(established) == 1:
+            connection.abort("lost")
+
+    monkeypatch.setattr(handshake, "authenticate", authenticate)
+    assert zk._session.connection is not None
+    zk._session.connection.abort("lost")
+    async with asyncio.timeout(20):
+        assert await zk.exists("/") is not None
+    assert (zk.state, zk.generation, len(established)) == (State.CONNECTED, 1, 2)
+
+
+async def test_a_defect_of_a_connected_client_fails_its_pending_and_later_calls(
+    zookeeper_proxy: ZooKeeperProxy, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defective = asyncio.Event()
+
+    async def fail(_: object) -> None:
+        await defective.wait()
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(heartbeat, "run", fail)
+    zk = await opened(zookeeper_proxy.hosts)
+    zookeeper_proxy.stall()
+    pending = asyncio.ensure_future(zk.exists("/"))
+    await asyncio.sleep(0)
+    defective.set()
+    async with asyncio.timeout(20):
+        for call in (pending, zk.exists("/"), zk.wait_connected()):
+            with pytest.raises(ZooKeeperError, match="a defect"):
+                await call
+
+
+async def test_a_watch_that_is_cancelled_before_it_is_armed_reports_nothing(
+    zookeeper: str, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper + queue_root)
+    events: list[WatchEvent] = []
+    watching = asyncio.create_task(zk.watch("/a", events.append))
+    await asyncio.sleep(0)  # it is sent
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    await zk.multi([Create("/a")])
+    assert zk._session.connection is not None
+    zk._session.connection.abort("lost")
+    await zk.exists("/a")
+    assert events == []

@@ -213,3 +213,17 @@ async def test_a_client_stays_away_from_a_server_with_older_data_and_names_the_c
             await restarted.close()
     finally:
         await zk.close()
+
+
+async def test_a_name_whose_address_changes_while_no_server_answers_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ScriptedServer(_answers) as server, asyncio.timeout(30):
+        names = Names(monkeypatch, "127.0.0.2")  # the server does not listen there
+        port = server.hosts.rpartition(":")[2]
+        connecting = asyncio.create_task(connect(f"zk.example:{port}", session_timeout=5, connect_timeout=None))
+        while names.asked < 2:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.01)
+        names.addresses = ("127.0.0.1",)
+        zk = await connecting
+        await zk.close()

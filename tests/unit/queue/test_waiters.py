@@ -107,3 +107,12 @@ async def test_deadlines_and_wanted_claims_match_a_scan_of_all_waiters(seed: int
         wanted = min(missing, sum(waiter.limit for waiter in waiting if not waiter.count))
         assert max(waiters.wanted(promised), 0) == max(wanted, 0)
         assert waiters.empty == (not waiting)
+
+
+async def test_a_waiter_gets_no_claims_of_two_zookeeper_sessions(waiters: WaitQueue) -> None:
+    """One commit could not end them together."""
+    waiter = join(waiters, 3)
+    old, new = (cast("list[Claim]", [SimpleNamespace(generation=generation)]) for generation in (1, 2))
+    assert waiters.assign(1, {1, 2}, old, 1, None, None) == []
+    assert waiters.assign(2, {2}, new, 2, None, None) == new
+    assert waiter.future.result() == old

@@ -22,6 +22,7 @@ from aiozkqueue.zookeeper import (
     wire,
 )
 from aiozkqueue.zookeeper.connection import Connection
+from aiozkqueue.zookeeper.dropping import Dropping
 
 
 class _Transport(asyncio.Transport):
@@ -246,3 +247,22 @@ async def test_a_multi_refused_for_an_expired_session_raises_session_expired() -
         await multi
     assert peer.connection.session_expired
     assert peer.transport.aborted
+
+
+async def test_requests_that_are_dropped_together_cause_one_pause() -> None:
+    dropping = Dropping()
+    for _ in range(100):
+        dropping.dropped(5.0)
+    first = dropping.until - 5.0
+    assert 0 < first < 0.1
+    dropping.dropped(dropping.until)
+    assert dropping.until - first - 5.0 == pytest.approx(2 * first)
+
+
+async def test_a_notification_that_the_session_is_over_ends_the_connection_and_the_session() -> None:
+    peer = Opened()
+    pending = peer.request()
+    peer.connection.data_received(frame(struct.pack(">iqiiii", -1, -1, 0, -1, wire.SESSION_EXPIRED, 0)))
+    with pytest.raises(ConnectionLossError, match="session over"):
+        await pending
+    assert peer.connection.session_expired

@@ -265,3 +265,17 @@ async def test_a_listing_over_the_size_limit_is_refused_at_its_header() -> None:
     with pytest.raises(ConnectionLossError, match="announced"):
         await listed
     assert made == []
+
+
+async def test_data_that_arrives_while_a_long_listing_is_read_is_read_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS delivers data that it decrypted before the transport paused."""
+    peer = Opened()
+    monkeypatch.setattr(peer.transport, "pause_reading", lambda: None)
+    monkeypatch.setattr(peer.transport, "resume_reading", lambda: None)
+    names = [f"{number:09}" for number in range(20_000)]
+    (listed, _), later = asked(peer), peer.request()
+    whole = reply(1, body=body(names)) + reply(2, body=body(["last"]))
+    peer.connection.data_received(whole[:150_000])
+    peer.connection.data_received(whole[150_000:])
+    assert (await listed).result().all == names
+    assert await later == ["last"]

@@ -198,3 +198,15 @@ async def test_one_shot_watches_are_armed_by_their_kind_of_event() -> None:
     _dispatch(registry, 99, "/d")
     await asyncio.sleep(0)
     assert notified == ["/d"]
+
+
+def test_a_plain_watch_whose_recursive_neighbour_was_removed_reports_children_only_as_the_server_does() -> None:
+    registry = WatchRegistry()
+    plain, recursive = _Notified(registry, "/a"), _Notified(registry, "/a", recursive=True)
+    root = _Notified(registry, "/", recursive=True)
+    _dispatch(registry, CREATED, "/a/b")
+    registry.remove(recursive.registration)
+    _dispatch(registry, CREATED, "/a/c")  # by the watch of the root
+    _dispatch(registry, CHILDREN, "/a")
+    assert plain == 2 * [WatchEvent(EventKind.CHILDREN, "/a")]
+    assert [event.path for event in root] == ["/a/b", "/a/c"]
