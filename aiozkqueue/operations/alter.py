@@ -112,7 +112,7 @@ async def cancel(
     state = _store_of(runtime, wanted)
 
     def make(found: ItemSnapshot) -> Change:
-        return as_configured(found, removal(runtime, state, found, CANCELLED))
+        return removal(runtime, state, found, CANCELLED)
 
     if work is not None:
         return await _join(QueueHandle(runtime, state), wanted, make, work, removes=True)
@@ -136,7 +136,7 @@ async def update(
         raise MessageTooLargeError(msg)
 
     def make(found: ItemSnapshot) -> Change:
-        return as_configured(found, replacement(QueueHandle(runtime, state), found, body))
+        return replacement(QueueHandle(runtime, state), found, body)
 
     if work is not None:
         return await _join(QueueHandle(runtime, state), wanted, make, work, removes=False)
@@ -235,7 +235,7 @@ def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]
     work.require_open()
     left = [(found, change) for found, change in changes if not work.removes(change.state.name, found.place)]
     for found, change in left:
-        work.alter(found.place, TransactionalAlteration(change, f"message {found.id}", removes=removes))
+        work.alter(found.place, TransactionalAlteration(found, change, removes=removes))
     return len(left)
 
 
@@ -293,7 +293,8 @@ async def _settled(
     if make is None:
         settled = [await interrupt(handle, snapshot, CANCELLED, checks) for snapshot in waiting]
     else:
-        settled = await settle(handle.runtime, [make(snapshot) for snapshot in waiting])
+        changes = [as_configured(snapshot, make(snapshot)) for snapshot in waiting]
+        settled = await settle(handle.runtime, changes)
     for snapshot, change in zip(waiting, settled, strict=True):
         if change.obstacle is not None:
             raise obstructed_by(handle.name, snapshot.id, change.obstacle)

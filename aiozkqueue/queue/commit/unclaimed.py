@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation
 
@@ -66,8 +67,8 @@ class ItemSnapshot(NamedTuple):
     meta: Node | None
     lock_id: str
     """The id in the lock's name: of the message, or of its group."""
-    version: int
-    """The version of the queue's configuration that says which lock is the item's."""
+    known: QueueSnapshot
+    """The configuration that says which lock is the item's."""
 
     @property
     def id(self) -> str:
@@ -135,13 +136,13 @@ async def find_pages(
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         paths: list[str] = []
-        version, lock_ids = handle.state.version, [handle.state.lock_id_of(name_at(place)) for place in page]
+        known, lock_ids = handle.state.snapshot, [handle.state.lock_id_of(name_at(place)) for place in page]
         for place, own in zip(page, lock_ids, strict=True):
             message_id = handle.state.item_id(name_at(place))
             paths += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
         nodes = iter(await read_all(handle, paths))
         return [
-            ItemSnapshot(place, item, lock, meta, own, version)
+            ItemSnapshot(place, item, lock, meta, own, known)
             for place, own, item, lock, meta in zip(page, lock_ids, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
@@ -156,7 +157,7 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, handle.state.lock_id_of(name_at(place)), handle.state.version)
+            ItemSnapshot(place, item, None, None, handle.state.lock_id_of(name_at(place)), handle.state.snapshot)
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]
@@ -252,8 +253,7 @@ def as_configured(snapshot: ItemSnapshot, change: Change) -> Change:
 
     Another configuration may say that another lock is the item's, or that its end is recorded.
     """
-    check = Check(change.state.paths.base, snapshot.version)
-    return change._replace(operations=[check, *change.operations])
+    return change._replace(operations=[snapshot.known.check, *change.operations])
 
 
 def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:
