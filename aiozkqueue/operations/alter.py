@@ -35,7 +35,6 @@ from aiozkqueue.queue.commit.alterations import TransactionalAlteration
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal, still_locked
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
@@ -48,6 +47,7 @@ from .bundles import single_out
 from .interrupt import can_interrupt, interrupt, interrupt_bundled, no_ledger_since
 from .listing import collect_children, seen
 from .stats import lanes
+from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 class TransactionalAlteration(ConditionalPart):
     """One change that commits with a transaction. If it is impossible, the whole commit is refused."""
 
-    __slots__ = ("_found", "removes", "state")
+    __slots__ = ("_found", "id", "removes", "state")
 
     def __init__(self, found: ItemSnapshot, change: Change, *, removes: bool) -> None:
         super().__init__(change)
         self.weight += OPERATION_WEIGHT  # the check
         self._found = found
+        self.id: str = found.id
         self.removes: bool = removes
         """Whether it removes a message."""
         self.state: QueueState = change.state
