@@ -35,7 +35,6 @@ from aiozkqueue.queue.commit.alterations import TransactionalAlteration
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal, still_locked
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
@@ -48,6 +47,7 @@ from .bundles import single_out
 from .interrupt import can_interrupt, interrupt, interrupt_bundled, no_ledger_since
 from .listing import collect_children, seen
 from .stats import lanes
+from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +110,7 @@ async def cancel(
     handle = _handle_of(runtime, wanted)
 
     def make(found: ItemSnapshot) -> Change:
-        return as_configured(found, removal(runtime, handle.state, found, CANCELLED))
+        return removal(runtime, handle.state, found, CANCELLED)
 
     if work is not None:
         return await _join(handle, wanted, make, work, removes=True)
@@ -133,7 +133,7 @@ async def update(
         raise MessageTooLargeError(msg)
 
     def make(found: ItemSnapshot) -> Change:
-        return as_configured(found, replacement(handle, found, body))
+        return replacement(handle, found, body)
 
     if work is not None:
         return await _join(handle, wanted, make, work, removes=False)
@@ -232,7 +232,7 @@ def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]
     work.require_open()
     left = [(found, change) for found, change in changes if not work.removes(change.state.name, found.place)]
     for found, change in left:
-        work.alter(found.place, TransactionalAlteration(change, f"message {found.id}", removes=removes))
+        work.alter(found.place, TransactionalAlteration(found, change, removes=removes))
     return len(left)
 
 
@@ -290,7 +290,8 @@ async def _settled(
     if make is None:
         settled = [await interrupt(handle, snapshot, CANCELLED, checks) for snapshot in waiting]
     else:
-        settled = await settle(handle.runtime, [make(snapshot) for snapshot in waiting])
+        changes = [as_configured(snapshot, make(snapshot)) for snapshot in waiting]
+        settled = await settle(handle.runtime, changes)
     for snapshot, change in zip(waiting, settled, strict=True):
         if change.obstacle is not None:
             raise obstructed_by(handle.name, snapshot.id, change.obstacle)

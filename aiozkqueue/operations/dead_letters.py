@@ -21,7 +21,6 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.queue.commit.conditional import Change, apply
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import read_sets, set_pages
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.put.prepare import restored
@@ -32,6 +31,7 @@ from aiozkqueue.zookeeper import PAGE, Delete, changes, reads
 from .listing import first_readable, walk
 from .peek import log_unreadable
 from .stats import content, count
+from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence

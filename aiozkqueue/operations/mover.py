@@ -32,7 +32,6 @@ from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.create_items import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, item_pages, removal, shortening
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import restored
@@ -43,6 +42,7 @@ from .bundles import dissolve_all
 from .converted import convert
 from .listing import SLICE, walk
 from .stats import configuration, lanes
+from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -490,10 +490,10 @@ class NotificationQueue(Generic[T]):
             if not await state.open_existing():
                 return altered
             now = await runtime.server_clock.learned(state.paths.due)
-            changes = [(item, as_configured(item, make(item))) for item in found if not item.held(now)]
+            changes = [(item, make(item)) for item in found if not item.held(now)]
             if tx is not None:
                 return alter_with(work_given(tx), changes, removes=removes)
-            applied = await apply_changes(runtime, [change for _, change in changes])
+            applied = await apply_changes(runtime, [as_configured(*each) for each in changes])
             altered += sum(applied)
             if all(applied) or state.ready:
                 return altered

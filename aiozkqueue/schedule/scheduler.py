@@ -19,10 +19,10 @@ from aiozkqueue.errors import DuplicateKeyError, InvalidScheduleError, NotCommit
 from aiozkqueue.layout import name_at
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
+from aiozkqueue.operations.transfer import guarded
 from aiozkqueue.queue.commit.conditional import Change, ConditionalPart
 from aiozkqueue.queue.commit.create_items import live_of, weigh_put
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.transfer import guarded
 from aiozkqueue.queue.commit.unique_keys import earlier_holder
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare

@@ -14,14 +14,13 @@ from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.create_items import CreateItems, live_of, weigh_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts
-from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_id, unique_key
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, has_unique_keys, leave_out_held, stored_id
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
 from aiozkqueue.runtime.deadline import AT_ONCE, Deadline
 from aiozkqueue.runtime.tasks import within
-from aiozkqueue.zookeeper import until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -171,28 +170,13 @@ async def _acquire_live(
             with suppress(QueueFullError):
                 await within(seconds, limit.acquire(len(part), len(part), AT_ONCE))
                 return len(part)
-            await within(seconds, leave_out_held(handle.runtime, part))
+            await within(seconds, leave_out_held(handle.runtime.zookeeper, part))
     except TimeoutError as error:
         raise _not_sent(handle.name, seconds) from error
     live = len(live_of(part))
     if live:
         await _acquire(handle, limit, live, deadline)
     return live
-
-
-def has_unique_keys(puts: Sequence[Put]) -> bool:
-    """Return whether any of the puts has a unique key."""
-    return type(puts) is not PlainPuts and any(unique_key(put) is not None for put in puts)
-
-
-async def leave_out_held(runtime: SessionCore, puts: Iterable[Put]) -> None:
-    """Leave those puts out, or refuse them, whose unique keys are held; expired holders are ended.
-
-    Raises: DuplicateKeyError, AccessDeniedError, OutcomeUnknownError, SessionClosedError.
-    """
-    for put in puts:
-        if (key := unique_key(put)) is not None:
-            await until_answered(runtime.zookeeper, key.read_holder)
 
 
 async def enter_live(runtime: SessionCore, atomic_write: AtomicWrite, puts: Sequence[Put], deadline: Deadline) -> None:
@@ -204,7 +188,7 @@ async def enter_live(runtime: SessionCore, atomic_write: AtomicWrite, puts: Sequ
         with suppress(QueueFullError):
             await enter(atomic_write, puts, AT_ONCE)
             return
-        await leave_out_held(runtime, puts)
+        await leave_out_held(runtime.zookeeper, puts)
     await enter(atomic_write, live_of(puts), deadline)
 
 

@@ -13,6 +13,7 @@ back, and after a commit that was not sent in time has been withdrawn.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,12 +27,13 @@ from aiozkqueue.errors import (
     NotCommittedError,
     OutcomeUnknownError,
     QueueError,
+    QueueFullError,
     SessionExpiredError,
     TransactionClosedError,
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
-from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
+from aiozkqueue.queue.commit.create_items import CreateItems, live_of, makes_bundles
 from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
     Disposition,
@@ -43,12 +45,12 @@ from aiozkqueue.queue.commit.dispositions import (
 from aiozkqueue.queue.commit.end_claims import end_claims
 from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.commit.release_claims import ReleaseClaims
-from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, has_unique_keys, leave_out_held, unique_key
 from aiozkqueue.queue.commit.unsent import new_contribution
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, join_parts
 from aiozkqueue.queue.put.prepare import make_ready
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
-from aiozkqueue.runtime.deadline import FOREVER, Deadline
+from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER, Deadline
 from aiozkqueue.runtime.tasks import wait_settled, within
 
 from .late_writes import not_sent
@@ -569,15 +571,29 @@ class UnitOfWork:
             raise NotCommittedError(msg)
 
     async def _open_queues(self, timeout: float | None) -> None:
-        """Make sure that the target queues exist."""
+        """Make sure that the target queues exist, and leave puts out whose keys are held if a queue is full."""
         try:
             await within(timeout, make_ready(self._puts))
+            if self._reservation is None and has_unique_keys(self._puts):
+                await within(timeout, self._reserve_or_leave_out())
         except TimeoutError as error:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
 
+    async def _reserve_or_leave_out(self) -> None:
+        """Reserve capacity for puts with unique keys; if there is none, leave out or refuse those whose keys are held.
+
+        Raises: as `leave_out_held` and `reserve`.
+        """
+        with suppress(QueueFullError, TransactionTooLargeError):
+            self._reservation = await reserve(self._needs(), AT_ONCE, self.generation)
+            return
+        ended = [claim.id for claim in self._claims]
+        ended += [alteration.id for alteration in (self._alterations or {}).values()]
+        await leave_out_held(self.runtime.zookeeper, self._puts, ended)
+
     def _needs(self) -> Needs:
-        return needs_of(self._puts, self._claims, self._alterations.values() if self._alterations else ())
+        return needs_of(live_of(self._puts), self._claims, self._alterations.values() if self._alterations else ())
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
         zookeeper = self.runtime.zookeeper

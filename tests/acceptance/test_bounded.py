@@ -13,8 +13,10 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
+from aiozkqueue.operations.alter import AlterationTarget, move
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.schedule import Jobs, Notifications, Scheduler
+from aiozkqueue.session.internals import core_of
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
@@ -82,6 +84,68 @@ async def test_a_put_to_a_full_queue_replaces_the_expired_message_of_its_unique_
     new = await jobs.put(b"new", key="k", unique=unique)
     assert {message.id: message.body for message in await jobs.peek()}[new] == b"new"
     assert (await jobs.stats()).size == 2
+
+
+@pytest.mark.parametrize("timeout", [600, None])
+async def test_a_commit_to_a_full_queue_does_not_wait_for_puts_whose_unique_keys_are_held(
+    session: zq.QueueSession, timeout: float | None
+) -> None:
+    jobs, source = await bounded(session, 2), session.queue("source")
+    await jobs.put_many([b"1", b"2"])
+    await take_one(session, "jobs")
+    await jobs.put(b"holder", key="k", unique=True)
+    await source.put_many([b"a", b"b"])
+    async with asyncio.timeout(60):
+        with pytest.raises(zq.DuplicateKeyError):
+            async with session.transaction(commit_timeout=timeout) as tx:
+                assert await tx.take(source, timeout=30) is not None
+                tx.put(jobs, b"again", key="k", unique=True)
+        assert await source.size() == 2
+        async with session.transaction(commit_timeout=timeout) as tx:
+            assert await tx.take(source, timeout=30) is not None
+            for _ in range(3):  # more than the queue may ever hold
+                tx.put(jobs, b"again", key="k", unique="ignore")
+    assert (await source.size(), [message.body for message in await jobs.peek()]) == (1, [b"2", b"holder"])
+
+
+async def test_a_commit_to_a_full_queue_replaces_the_expired_message_of_its_unique_key(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    session = await on_clock()
+    jobs = await bounded(session, 2)
+    await jobs.put(b"old", key="k", unique=True, ttl=60)
+    await jobs.put(b"other")
+    clock.advance(61)
+    async with asyncio.timeout(60), session.transaction() as tx:
+        tx.put(jobs, b"new", key="k", unique=True)
+    assert {message.body for message in await jobs.peek()} == {b"other", b"new"}
+
+
+@pytest.mark.parametrize("how", ["take", "cancel"])
+async def test_a_commit_that_waits_for_capacity_reuses_the_unique_key_of_a_message_that_it_ends(
+    session: zq.QueueSession, other: zq.QueueSession, how: str
+) -> None:
+    jobs = await bounded(session, 2)
+    held = await jobs.put(b"holder", key="k", unique=True)
+    await jobs.put(b"other")
+
+    async def replace() -> None:
+        async with session.transaction() as tx:
+            if how == "take":
+                assert await tx.take(jobs, timeout=30) is not None
+            else:
+                assert await tx.cancel(jobs, id=held)
+            tx.put(jobs, b"again", key="k", unique=True)
+            tx.put(jobs, b"more")
+
+    task = asyncio.create_task(replace())
+    await waiting(other.queue("jobs"))
+    if how == "cancel":
+        assert await other.queue("jobs").cancel(id=(await jobs.peek())[1].id)
+    else:
+        await take_one(other, "jobs")
+    await task
+    assert [message.body for message in await jobs.peek()] == [b"again", b"more"]
 
 
 async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_it_has_capacity(session: zq.QueueSession) -> None:
@@ -626,6 +690,38 @@ async def test_dead_letters_are_redriven_up_to_the_capacity_of_the_queue(session
     await take_one(session, timeout=30)
     assert await waits == 1
     assert await jobs.dead_letters.size() == 0
+
+
+@pytest.mark.parametrize("timeout", [0, 600, None])
+async def test_a_redrive_into_a_full_queue_leaves_messages_whose_unique_keys_are_held(
+    session: zq.QueueSession, timeout: float | None
+) -> None:
+    jobs = await bounded(session, 2)
+    await jobs.put(b"1", key="k", unique=True)
+    async with session.transaction() as tx:
+        message = await tx.take(jobs, timeout=30)
+        assert message is not None
+        tx.reject(message, "bad")
+    await jobs.put(b"2", key="k", unique=True)
+    await jobs.put(b"3")
+    async with asyncio.timeout(60):
+        assert await jobs.dead_letters.redrive(timeout=timeout) == 0
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (2, 1)
+
+
+async def test_a_move_into_a_full_queue_of_a_message_whose_unique_key_is_held_fails_without_a_wait(
+    session: zq.QueueSession,
+) -> None:
+    await (await bounded(session, 1)).put(b"1", key="k", unique=True)
+    source = session.queue("source")
+    moved = await source.put(b"2", key="k", unique=True)
+    with pytest.raises(zq.DuplicateKeyError):
+        await move(core_of(session), AlterationTarget(source, moved, None), "jobs")
+    reference = await session.admin.moves.start("source", "jobs")
+    async with asyncio.timeout(60):
+        while (await session.admin.moves.status(reference)).state != "failed":  # noqa: ASYNC110 -- no event reports it
+            await asyncio.sleep(0.05)
+    assert (await source.size(), await session.queue("jobs").size()) == (1, 1)
 
 
 async def test_messages_of_a_move_stay_in_the_source_until_the_target_has_capacity(

@@ -208,6 +208,39 @@ async def test_a_commit_fails_as_a_whole_if_a_message_it_alters_was_claimed(
     assert await jobs.size() == 0
 
 
+@pytest.mark.parametrize("options", [{"delay": 600}, {"priority": 1}, {"group": "g"}], ids=str)
+@pytest.mark.parametrize("how", ["cancel", "update"])
+async def test_a_commit_alters_a_message_of_the_queue_to_which_it_makes_a_first_put_of_its_kind(
+    session: zq.QueueSession, how: str, options: zq.PutOptions
+) -> None:
+    jobs = session.queue("jobs")
+    message_id = await jobs.put(b"old")
+    async with session.transaction() as tx:
+        altered = tx.cancel(jobs, id=message_id) if how == "cancel" else tx.update(jobs, b"new", id=message_id)
+        assert await altered
+        tx.put(jobs, b"put", **options)
+    assert await jobs.size() == (1 if how == "cancel" else 2)
+    assert [message.body for message in await jobs.peek() if message.id == message_id] == [b"new"] * (how == "update")
+
+
+@pytest.mark.parametrize("concerned", [False, True])
+async def test_a_commit_alters_a_message_unless_the_configuration_has_changed_in_what_concerns_it(
+    session: zq.QueueSession, other: zq.QueueSession, *, concerned: bool
+) -> None:
+    jobs = session.queue("jobs")
+    message_id = await jobs.put(b"old")
+    async with session.transaction(autocommit=False) as tx:
+        assert await tx.update(jobs, b"new", id=message_id)
+        if concerned:  # the message has another lock from now on
+            await other.queue("jobs").configure(zq.QueueConfig(ordered=True))
+            with pytest.raises(zq.ConflictError, match=f"{message_id}.*repeat it"):
+                await tx.commit()
+        else:
+            await other.queue("jobs").put(b"later", priority=1)
+            await tx.commit()
+    assert [message.body for message in await jobs.peek()] == ([b"old"] if concerned else [b"new", b"later"])
+
+
 async def test_messages_of_a_commit_that_lost_a_race_are_redelivered_at_once(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:

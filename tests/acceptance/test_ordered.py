@@ -14,6 +14,7 @@ from tests.integration.queue.conftest import Opener, eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tests.integration.queue.conftest import Locks
     from tests.observer import Observer
 
     Expire = Callable[[zq.QueueSession], Awaitable[None]]
@@ -83,6 +84,50 @@ async def test_a_queue_becomes_ordered_only_after_its_earlier_claims_end(
         third = await after.take(other.queue("jobs"), timeout=20)
         assert third is not None
         assert third.value == b"2"
+
+
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+@pytest.mark.parametrize("end", ["acknowledge", "release", "renew to 0"])
+async def test_a_lease_that_is_older_than_the_order_of_its_queue_ends_as_any_other(
+    session: zq.QueueSession, locks: Locks, server_view: Observer, queue_root: str, before: str, end: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    for value in (b"0", b"1"):
+        await queue.put(value, group="g" if before == "grouped" else None)
+    (lease,) = await queue.leases.take(lifetime=3600, timeout=30)
+    await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+    if end == "acknowledge":
+        await queue.leases.acknowledge([lease.token])
+    elif end == "release":
+        await queue.leases.release([lease])
+    else:
+        await queue.leases.renew([lease.token], lifetime=0)
+    assert (await locks(), await server_view.children(f"{queue_root}/jobs/due")) == ([], [])
+    async with session.transaction() as tx:
+        taken = await tx.take(queue, timeout=30)
+        assert taken is not None
+        assert taken.value == (b"1" if end == "acknowledge" else b"0")
+
+
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+async def test_a_lease_that_is_older_than_the_order_of_its_queue_still_holds_its_message(
+    session: zq.QueueSession, locks: Locks, before: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    for value in (b"0", b"1"):
+        await queue.put(value, group="g" if before == "grouped" else None)
+    (lease,) = await queue.leases.take(lifetime=3600, timeout=30)
+    await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+    await queue.leases.renew([lease.token], lifetime=7200)
+    assert len(await locks()) == 1
+    assert await queue.cancel(id=lease.id) is zq.Alteration.HELD
+    assert await queue.update(b"new", id=lease.id) is zq.Alteration.HELD
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=0.3) is None
+    await queue.leases.acknowledge([lease.token])
+    assert [message.value for message in await queue.peek()] == [b"1"]
 
 
 async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq.QueueSession) -> None:

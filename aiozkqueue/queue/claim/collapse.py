@@ -341,7 +341,7 @@ class Collapse:
                     self.skip(place, error)
                     nodes.extend((None, None))
         return [
-            ItemSnapshot(place, item, None, meta, id_at(place), self._state.version)
+            ItemSnapshot(place, item, None, meta, id_at(place), self._state.snapshot)
             for place, item, meta in zip(places, nodes[::2], nodes[1::2], strict=True)
             if item is not None
         ]

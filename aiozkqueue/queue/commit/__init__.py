@@ -13,7 +13,7 @@ The parts:
 ``end_claims`` ``release_claims``   the ends of claims, in a commit and after a failure; ``bundles`` for bundles
 ``dispositions``       how a claim ends, and with which operations
 ``attempts`` ``orphan_locks``   the record of an attempt, and the removal of a lock
-``alterations`` ``conditional`` ``transfer`` ``register``   changes that apply only to the data just read
+``alterations`` ``conditional`` ``register``   changes that apply only to the data just read
 ``unclaimed``          the items that such changes read without a claim
 ``capacity`` ``history`` ``unique_keys`` ``foreign``   features of the queue
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id, name_at
-from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, create_dead_letter
 from aiozkqueue.queue.commit.unique_keys import freed_with
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation
 
@@ -66,8 +67,8 @@ class ItemSnapshot(NamedTuple):
     meta: Node | None
     lock_id: str
     """The id in the lock's name: of the message, or of its group."""
-    version: int
-    """The version of the queue's configuration that says which lock is the item's."""
+    known: QueueSnapshot
+    """The configuration that says which lock is the item's. A lock from a time with another order is its lock too."""
 
     @property
     def id(self) -> str:
@@ -121,33 +122,52 @@ async def find_pages(
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         try:
-            return await read_page(page)
+            return await _read_page(handle, page)
         except AccessDeniedError:
             if unreadable is None:
                 raise
         snapshots: list[ItemSnapshot] = []
         for place in page:
             try:
-                snapshots += await read_page([place])
+                snapshots += await _read_page(handle, [place])
             except AccessDeniedError as error:
                 unreadable[place] = error
         return snapshots
 
-    async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
-        paths: list[str] = []
-        version, lock_ids = handle.state.version, [handle.state.lock_id_of(name_at(place)) for place in page]
-        for place, own in zip(page, lock_ids, strict=True):
-            message_id = handle.state.item_id(name_at(place))
-            paths += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
-        nodes = iter(await read_all(handle, paths))
-        return [
-            ItemSnapshot(place, item, lock, meta, own, version)
-            for place, own, item, lock, meta in zip(page, lock_ids, nodes, nodes, nodes, strict=True)
-            if item is not None
-        ]
-
     async for _, snapshots in pages(places, read, bytes_of_items):
         yield snapshots
+
+
+async def _read_page(handle: QueueHandle[Runtime], page: Sequence[str]) -> list[ItemSnapshot]:
+    paths: list[str] = []
+    known, ids = handle.state.snapshot, [_lock_ids(handle.state, name_at(place)) for place in page]
+    for place, possible in zip(page, ids, strict=True):
+        message_id = handle.state.item_id(name_at(place))
+        paths += (handle.paths.at(place), handle.paths.meta(message_id), *map(handle.paths.lock, possible))
+    nodes = iter(await read_all(handle, paths))
+    snapshots: list[ItemSnapshot] = []
+    for place, possible in zip(page, ids, strict=True):
+        item, meta, locks = next(nodes), next(nodes), islice(nodes, len(possible))
+        lock_id, lock = _lock_of(name_at(place), list(zip(possible, locks, strict=True)))
+        if item is not None:
+            snapshots.append(ItemSnapshot(place, item, lock, meta, lock_id, known))
+    return snapshots
+
+
+def _lock_ids(state: QueueState, name: str) -> list[str]:
+    """Return the id in the lock of an item, and then the ids of locks from a time when the queue had another order."""
+    own = state.lock_id_of(name)
+    item = None if state.config.ordered is None else state.parse_item(name)
+    return [own] if item is None else [own, *(lock_id for lock_id in lock_ids(item) if lock_id != own)]
+
+
+def _lock_of(name: str, locks: Sequence[tuple[str, Node | None]]) -> tuple[str, Node | None]:
+    """Return the lock of an item, and its id; an older lock of its group or queue may be another message's."""
+    own, *older = locks
+    for lock_id, lock in older if own[1] is None else ():
+        if lock is not None and (not is_group(lock_id) or LockRecord.decode(lock.data).claim == item_id(name)):
+            return lock_id, lock
+    return own
 
 
 async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> AsyncIterator[list[ItemSnapshot]]:
@@ -156,7 +176,7 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, handle.state.lock_id_of(name_at(place)), handle.state.version)
+            ItemSnapshot(place, item, None, None, handle.state.lock_id_of(name_at(place)), handle.state.snapshot)
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]
@@ -252,8 +272,7 @@ def as_configured(snapshot: ItemSnapshot, change: Change) -> Change:
 
     Another configuration may say that another lock is the item's, or that its end is recorded.
     """
-    check = Check(change.state.paths.base, snapshot.version)
-    return change._replace(operations=[check, *change.operations])
+    return change._replace(operations=[snapshot.known.check, *change.operations])
 
 
 def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:

@@ -9,23 +9,33 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import DuplicateKeyError
 from aiozkqueue.layout import ItemName, KeyHolder, has_field, item_field, name_at
 from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.queue.state.log_context import about
-from aiozkqueue.zookeeper import Create, Delete, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
+from aiozkqueue.zookeeper import (
+    Create,
+    Delete,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    until_answered,
+)
 
+from .put import PlainPuts
 from .put_plan import PutHook
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Collection, Coroutine, Iterable, Sequence
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
     from .put import Put
 
@@ -63,13 +73,16 @@ class UniqueKey(PutHook):
             return self.read_holder()
         return self._state.repair(operation, error)
 
-    async def read_holder(self) -> None:
+    async def read_holder(self, freed: Collection[str] = ()) -> None:
         """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed.
 
-        A holder that has expired, and that no consumer handles, is ended. Raises: DuplicateKeyError, AccessDeniedError.
+        A holder that has expired, and that no consumer handles, is ended. ``freed`` has the ids of messages that the
+        write of the put ends. Raises: DuplicateKeyError, AccessDeniedError.
         """
         holder = await self._state.key_holder(self.hash)
-        if holder is None or (holder.expires is not None and await self._state.free_key(self.hash, holder)):
+        if holder is None or holder.id in freed:
+            return
+        if holder.expires is not None and await self._state.free_key(self.hash, holder):
             return
         if not self.ignore:
             raise key_taken(self._state, holder.id)
@@ -121,6 +134,23 @@ def unique_key(put: Put) -> UniqueKey | None:
             if isinstance(hook, UniqueKey):
                 return hook
     return None
+
+
+def has_unique_keys(puts: Sequence[Put]) -> bool:
+    """Return whether any of the puts has a unique key."""
+    return type(puts) is not PlainPuts and any(unique_key(put) is not None for put in puts)
+
+
+async def leave_out_held(zookeeper: ZooKeeper, puts: Iterable[Put], freed: Collection[str] = ()) -> None:
+    """Leave those puts out, or refuse them, whose unique keys are held; expired holders are ended.
+
+    ``freed`` has the ids of messages that the write of the puts ends.
+
+    Raises: DuplicateKeyError, AccessDeniedError, OutcomeUnknownError, SessionClosedError.
+    """
+    for put in puts:
+        if (key := unique_key(put)) is not None:
+            await until_answered(zookeeper, partial(key.read_holder, freed))
 
 
 class _FreedKey:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiozkqueue.errors import QueueError, QueueFullError
-
-from .conditional import ConditionalPart, settle_together
-from .create_items import CreateItems
-from .dispositions import obstructed_by
-from .write import AtomicWrite, JoinedParts
+from aiozkqueue.errors import AccessDeniedError, DuplicateKeyError, QueueError, QueueFullError
+from aiozkqueue.queue.commit.conditional import ConditionalPart, settle_together
+from aiozkqueue.queue.commit.create_items import CreateItems
+from aiozkqueue.queue.commit.dispositions import obstructed_by
+from aiozkqueue.queue.commit.unique_keys import has_unique_keys, leave_out_held
+from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
+from aiozkqueue.runtime.deadline import AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.hooks import CapacityLimit
     from aiozkqueue.runtime.deadline import Deadline
-
-    from .conditional import Change
-    from .put import Put
 
 
 class Transfer(NamedTuple):
@@ -48,7 +48,8 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], deadline: Deadli
     """Try each transfer, of at least one message; return for each whether it was made, or its error.
 
     False: another session was faster, and the item is left to it. The target queue must be open. If it is bounded, wait
-    for capacity up to ``deadline``; a transfer without capacity gets a `QueueFullError`.
+    for capacity up to ``deadline``; a transfer without capacity gets a `QueueFullError`. One whose unique key is held
+    needs no capacity, and gets a `DuplicateKeyError`.
     """
     for item in items:
         for put in item.puts:
@@ -60,6 +61,9 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], deadline: Deadli
         first = remaining[0].puts
         limit, part = first[0].state.snapshot.capacity, remaining
         if limit is not None:
+            if (refusal := await _refusal(runtime, limit, first)) is not None:
+                outcomes.append(refusal)
+                continue
             try:
                 await limit.acquire(len(first), len(first), deadline)
             except QueueFullError as full:
@@ -70,6 +74,24 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], deadline: Deadli
             part = remaining[:fitting]
         outcomes += await _transfer(runtime, part, limit)
     return outcomes
+
+
+async def _refusal(runtime: Runtime, limit: CapacityLimit[AtomicWrite], puts: Sequence[Put]) -> QueueError | None:
+    """Return the error of puts that would be refused in a full queue, because their unique key is held.
+
+    The holder of the key is ended if it has expired.
+    """
+    if has_unique_keys(puts):
+        try:
+            await limit.acquire(len(puts), len(puts), AT_ONCE)
+        except QueueFullError:
+            try:
+                await leave_out_held(runtime.zookeeper, puts)
+            except (DuplicateKeyError, AccessDeniedError) as error:
+                return error
+        else:
+            limit.release(len(puts))
+    return None
 
 
 async def _transfer(
