@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -239,6 +240,15 @@ async def test_a_payload_is_shown_escaped(browser: httpx.AsyncClient, dead: list
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown.text
     assert "<script>alert" not in shown.text
     assert "<b>bold" not in shown.text
+
+
+async def test_a_payload_with_half_of_a_surrogate_pair_has_a_page(
+    browser: httpx.AsyncClient, session: zq.QueueSession
+) -> None:
+    half = await session.queue("orders").put(json.dumps({"name": "\ud800"}).encode())
+    page = await browser.get(f"/queues/orders/messages/{half}")
+    assert page.status_code == 200
+    assert r"\ud800" in page.text
 
 
 async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[str]) -> None:

@@ -75,6 +75,16 @@ def test_a_payload_that_is_not_json_is_text_or_a_hex_dump() -> None:
     assert len(long.shown) < MOST
 
 
+def test_json_that_no_page_or_number_can_hold_is_shown_as_it_is_written() -> None:
+    half = display(rb'{"half": "\ud800", "whole": "\ud83d\ude00"}')
+    assert half.kind == "JSON"
+    assert r"\ud800" in half.shown
+    assert "\U0001f600" in half.shown
+    assert half.shown.encode()
+    huge = display(b'{"n": 1e400}')
+    assert (huge.kind, huge.shown) == ("text", "{&#34;n&#34;: 1e400}")
+
+
 def test_a_payload_of_many_marks_is_shown_in_a_short_time() -> None:
     begun = time.thread_time()
     assert display(b"[" + b",".join([b'{"a":1}'] * 8000) + b"]").size > MOST // 2

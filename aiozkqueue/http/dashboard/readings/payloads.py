@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
 
-from aiozkqueue.http.core.splitting import NotJsonError, loads
+from aiozkqueue.http.core.splitting import loads
 
 #: The maximum size of a payload that is shown, bytes.
 MOST: Final = 64 * 1024
 #: The maximum number of bytes that are shown as a hex dump.
 MOST_HEX: Final = 1024
 _LINE: Final = 16
+#: Half of a surrogate pair: JSON can name it, UTF-8 cannot hold it.
+_HALF: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?=:)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<word>\b(?:true|false|null)\b)'
     r"|(?P<figure>-?\b\d[\d.eE+-]*)"
@@ -40,11 +42,12 @@ def display(body: bytes) -> Payload:
         return Payload("bytes", escape(_hex(body[:MOST_HEX])), len(body), len(body) > MOST_HEX)
     if not cut:
         try:
-            indented = json.dumps(loads(text), indent=2, ensure_ascii=False)
-        except (NotJsonError, RecursionError):
+            indented = json.dumps(loads(text), indent=2, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError):  # not JSON, or a number that a float cannot hold
             pass
         else:
-            return Payload("JSON", _highlighted(indented), len(body), cut)
+            escaped = _HALF.sub(lambda half: f"\\u{ord(half.group()):04x}", indented)
+            return Payload("JSON", _highlighted(escaped), len(body), cut)
     return Payload("text", escape(text), len(body), cut)
 
 
