@@ -14,7 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.errors import UnknownMoveError
 from aiozkqueue.operations import mover
-from aiozkqueue.queue.commit import transfer as transferring
+from aiozkqueue.operations import transfer as transferring
 from aiozkqueue.session.internals import core_of
 
 from .test_kazoo import drained, taken, wait_for_size
