@@ -85,6 +85,13 @@ async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> in
     return reaped
 
 
+async def reassign_neglected(handle: QueueHandle[Runtime]) -> int:
+    """Reassign as `reassign` does, unless the queue is paused: its nodes cannot take their messages then."""
+    handle.state.invalidate()
+    paused = await handle.state.open_existing() and handle.config.paused
+    return 0 if paused else await reassign(handle)
+
+
 async def _overdue(
     handle: QueueHandle[Runtime], folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:

@@ -29,7 +29,7 @@ from aiozkqueue.zookeeper import (
     apply_until_answered,
 )
 
-from .affinity import REAP_EVERY, reassign
+from .affinity import REAP_EVERY, reassign_neglected
 from .cleaning import Cleaned, clean_queue, clean_root, made_by, pass_record
 from .orphans import ORPHAN_AGE
 
@@ -195,7 +195,7 @@ class Janitor:
             await apply_until_answered(self._runtime.zookeeper, done, generation=generation)
 
     async def _reassign(self, state: QueueState) -> Cleaned:
-        return Cleaned(queue=state.name, reaped=await reassign(QueueHandle(self._runtime, state)))
+        return Cleaned(queue=state.name, reaped=await reassign_neglected(QueueHandle(self._runtime, state)))
 
     async def _clean_root(self) -> Cleaned:
         return await clean_root(self._runtime, self._runtime.server_clock.now())

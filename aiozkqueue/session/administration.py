@@ -74,7 +74,7 @@ class QueueAdmin:
 
         One call reassigns up to ``limit`` messages (None: the queue's ``reap_limit``). Messages that this session's own
         node has put stay with it, whether or not this session takes any. The janitor does the same every ``reap_every``
-        seconds. Only queues with ``affinity="producer"`` have such messages.
+        seconds, unless the queue is paused. Only queues with ``affinity="producer"`` have such messages.
 
         Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, PayloadError,
         ConfigConflictError, OutcomeUnknownError, NotCommittedError, SessionClosedError, WrongLoopError.

@@ -244,6 +244,30 @@ async def test_the_janitor_reaps_the_messages_of_a_dead_node_at_its_interval(
     assert await take(nodes["c"], timeout=40) == "x"
 
 
+async def test_the_janitor_leaves_the_messages_of_a_paused_queue_to_their_nodes(
+    nodes: dict[str, zq.QueueSession], server_view: Observer, queue_root: str
+) -> None:
+    jobs = nodes["a"].queue("jobs")
+    await jobs.configure(zq.QueueConfig(paused=True, reap_after=2, reap_every=0.5))
+    await jobs.put(b"x")
+    base, reaper = f"{queue_root}/jobs", f"{queue_root}/jobs/reaper"
+    put = (await jobs.peek())[0].enqueued_at
+
+    async def late_pass() -> bool:
+        names = await server_view.children(base)
+        return "reaper" in names and (await server_view.stat(reaper)).mtime / 1000 > put.timestamp() + 4
+
+    await nodes["b"].queue("jobs").put(b"y")  # its session follows the queue
+    await eventually(late_pass, 60)
+    assert (await jobs.stats()).bound == 2
+    await jobs.configure(zq.QueueConfig(paused=False))
+
+    async def reassigned() -> bool:
+        return (await jobs.stats()).bound == 0
+
+    await eventually(reassigned, 60)
+
+
 async def test_a_running_session_follows_a_shorter_interval_of_reaping(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
