@@ -22,6 +22,7 @@ from aiozkqueue.zookeeper.errors import (
     UnsupportedServerError,
     ZooKeeperError,
 )
+from aiozkqueue.zookeeper.paths import folder_and_name
 from aiozkqueue.zookeeper.tls_errors import described
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, peer: str, *, on_events: Callable[[list[wire.Event]], None], on_lost: Callable[[Connection], None]
+        self, peer: str, *, on_events: Callable[[list[wire.Changes]], None], on_lost: Callable[[Connection], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_events = on_events
@@ -282,10 +283,10 @@ class Connection(asyncio.Protocol):
             xid = data[offset + _LENGTH.size : offset + _LENGTH_AND_XID.size]
             if xid == _NOTIFICATION and self._max_frame != _MAX_FIRST_REPLY:
                 begin = offset
-                events, offset = wire.decode_events(data, begin)
-                if events:
+                changes, offset = wire.decode_changes(data, begin)
+                if changes:
                     self.received -= offset - begin
-                    self._on_events(events)
+                    self._on_events(changes)
                     continue
             length = self._length(data, offset)
             after = offset + _LENGTH.size + length
@@ -451,7 +452,8 @@ class Connection(asyncio.Protocol):
             if event.connection_state == wire.SESSION_EXPIRED:
                 self._expire()
             return
-        self._on_events([event])
+        folder, name = folder_and_name(event.path)
+        self._on_events([wire.Changes(event.kind, folder, [name])])
 
     def _expire(self) -> None:
         self.session_expired = True

@@ -24,6 +24,7 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import State
+from aiozkqueue.zookeeper.paths import folder_and_name
 from aiozkqueue.zookeeper.session import Session
 
 from .loop import PROCESS
@@ -181,7 +182,11 @@ class SimulatedSession(Session):
 
     def notify(self, events: list[WatchEvent]) -> None:
         """Notify the watchers."""
-        self.watches.dispatch(wire.Event(event.kind.value, 3, event.path) for event in events)
+        changes: list[wire.Changes] = []
+        for event in events:
+            folder, name = folder_and_name(event.path)
+            wire.add_changes(changes, event.kind.value, folder, [name])
+        self.watches.dispatch(changes)
 
     async def _run(self) -> None:
         try:
