@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.arguments import collection, positive, seconds, text
@@ -128,7 +129,7 @@ class DeadLetters(Generic[T]):
 
         Args:
             ids: the ids of the dead letters; None: all.
-            limit: the maximum number, the oldest first; None: no limit.
+            limit: the maximum number, the oldest first; those that stay do not count; None: no limit.
             timeout: how many seconds to wait for capacity in a queue with ``max_size`` (0: not at all; None: no limit).
             into: the name of another queue to put them into, each in one step; None: this queue.
 
@@ -145,19 +146,19 @@ class DeadLetters(Generic[T]):
         runtime, state = handle.runtime, handle.state
         target = state if into is None else runtime.queue_state(into)
         deadline = Deadline(wait, runtime.clock)
-        left = math.inf if limit is None else positive(limit, "limit")
+        most = math.inf if limit is None else positive(limit, "limit")
         moved = 0
         left_behind: dict[str, QueueError] = {}
         async for chosen in self._chosen(ids):
-            page = chosen if left >= len(chosen) else chosen[: int(left)]
-            if not page:
+            letters = iter(chosen)
+            while page := list(islice(letters, min(PAGE, most - moved))):
+                await state.open()
+                await target.open_or_create()
+                async for back in self._transfers(page, target, left_behind):
+                    outcomes = await transfer(runtime, back, deadline)
+                    moved += _moved(back, outcomes, moved, left_behind)
+            if moved >= most:
                 break
-            left -= len(page)
-            await state.open()
-            await target.open_or_create()
-            async for back in self._transfers(page, target, left_behind):
-                outcomes = await transfer(runtime, back, deadline)
-                moved += _moved(back, outcomes, moved, left_behind)
         if left_behind:
             raise _not_all(state.name, target.name, left_behind, moved)
         return moved

@@ -117,6 +117,20 @@ async def test_a_dead_letter_whose_key_is_taken_again_is_not_redriven(session: z
         await jobs.put(b"3", key="k", unique=True)
 
 
+async def test_dead_letters_that_must_stay_do_not_count_for_the_limit_of_a_redrive(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    first = await jobs.put(b"1", key="k", unique=True)
+    await jobs.put_many([b"2", b"3"])
+    async with session.transaction() as tx:
+        for message in await tx.take_many(jobs, 3):
+            tx.reject(message, "no good")
+    await jobs.put(b"4", key="k", unique=True)
+    assert await jobs.dead_letters.redrive(limit=1) == 1
+    assert [message.value for message in await jobs.peek()] == [b"4", b"2"]
+    assert await jobs.dead_letters.redrive(limit=5) == 1
+    assert [dead.id for dead in await jobs.dead_letters.peek()] == [first]
+
+
 async def test_one_of_many_concurrent_puts_with_the_same_key_succeeds_and_other_puts_are_not_affected(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
