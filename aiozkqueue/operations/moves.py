@@ -206,19 +206,24 @@ class Moves:
 
     @reads
     async def all(self) -> list[MoveStatus]:
-        """List all moves, the oldest first.
+        """List all moves that this user may read, the oldest first.
 
-        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError: this user may not list the moves; ConnectionLostError, SessionClosedError,
+        WrongLoopError.
         """
         self._runtime.check()
-        found = [await self._read(reference) for reference in await self._references()]
-        return sorted((status for status in found if status is not None), key=lambda status: status.started)
+        found: list[MoveStatus] = []
+        for reference in await self._references():
+            with suppress(AccessDeniedError):  # another user's, which the sessions of that user continue
+                if (status := await self._read(reference)) is not None:
+                    found.append(status)
+        return sorted(found, key=lambda status: status.started)
 
     @changes
     async def resume(self) -> int:
         """Continue the moves that no session works on, and remove the records of those that ended long ago.
 
-        Return how many it continues.
+        Moves that this user may not read are left to other sessions. Return how many it continues.
 
         Raises: AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """

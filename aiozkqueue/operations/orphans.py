@@ -139,7 +139,7 @@ class OldClient(NamedTuple):
 async def old_clients(zookeeper: ZooKeeper, root: str, now: float) -> list[OldClient]:
     """Find the folders of clients that have not committed for `SLOT_LIFETIME` at a time (seconds since 1970).
 
-    Folders that this user may not read are left to the sessions of their own users.
+    Folders with a znode that this user may not read are left to the sessions of their own users.
     """
     clients = ClientPaths(root, "-").clients
     old: list[OldClient] = []
@@ -147,9 +147,9 @@ async def old_clients(zookeeper: ZooKeeper, root: str, now: float) -> list[OldCl
         folder = f"{clients}/{name}"
         try:
             slots = [f"{folder}/{slot}" for slot in await below(zookeeper, folder)]
+            about, *stats = await asyncio.gather(*map(zookeeper.exists, (folder, *slots)))
         except NoAuthError:
             continue
-        about, *stats = await asyncio.gather(*map(zookeeper.exists, (folder, *slots)))
         known: list[Stat] = [stat for stat in (about, *stats) if stat is not None]
         if not known or any(stat.ephemeral_owner for stat in known):
             continue

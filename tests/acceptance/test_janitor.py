@@ -13,8 +13,9 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
 from aiozkqueue.operations.history_pins import pin, read_pins
-from aiozkqueue.session.internals import handle_of
+from aiozkqueue.session.internals import core_of, handle_of
 from tests.integration.queue.conftest import eventually, take_one
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -226,6 +227,26 @@ async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     await other.queue("jobs").put(b"two")  # a live client creates another slot
     assert await server_view.children(clients) == before
     assert await session.queue("jobs").size() == 2
+
+
+@pytest.mark.parametrize("sealed", ["folder", "slot"])
+async def test_slots_of_another_user_do_not_keep_clean_up_from_other_clients(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+    sealed: str,
+) -> None:
+    await session.queue("jobs").put(b"one")
+    await other.queue("jobs").put(b"two")
+    folder = f"{queue_root}/.clients/{core_of(other).ids.client}"
+    [slot] = await server_view.children(folder)
+    await set_acl(server_view, folder if sealed == "folder" else f"{folder}/{slot}", readable=sealed == "folder")
+    monkeypatch.setattr("aiozkqueue.operations.orphans.SLOT_LIFETIME", -3600.0)  # each client counts as gone for a day
+    await session.admin.diagnose()
+    assert (await session.admin.clean())[-1].clients == 1
+    assert await server_view.children(folder) == [slot]
 
 
 async def test_several_sessions_clean_one_at_a_time_at_the_shared_interval(

@@ -14,6 +14,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import InvalidNameError, UnknownMoveError
 from tests.integration.queue.conftest import eventually
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from aiozkqueue.admin import MoveStatus
@@ -66,6 +67,19 @@ async def test_a_move_that_does_not_decode_is_neither_listed_nor_changed_and_oth
     assert [move.reference for move in await session.admin.moves.all()] == [reference]
     for name, data in broken.items():
         assert await server_view.get(f"{queue_root}/.moves/{name}") == data
+
+
+async def test_a_move_of_another_user_is_not_listed_and_others_are_continued(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("source").put(b"1")
+    await ended(session, reference := await session.admin.moves.start("source", "target"))
+    await server_view.create(sealed := f"{queue_root}/.moves/{'0' * 18}", b"{}")
+    await set_acl(server_view, sealed, readable=False)
+    assert [status.reference for status in await session.admin.moves.all()] == [reference]
+    assert await session.admin.moves.resume() == 0
+    with pytest.raises(zq.AccessDeniedError):
+        await session.admin.moves.status("0" * 18)
 
 
 async def test_leased_messages_are_moved_without_their_leases(
