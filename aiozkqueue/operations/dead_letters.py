@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -146,18 +145,18 @@ class DeadLetters(Generic[T]):
         runtime, state = handle.runtime, handle.state
         target = state if into is None else runtime.queue_state(into)
         deadline = Deadline(wait, runtime.clock)
-        most = math.inf if limit is None else positive(limit, "limit")
+        most = None if limit is None else positive(limit, "limit")
         moved = 0
         left_behind: dict[str, QueueError] = {}
         async for chosen in self._chosen(ids):
             letters = iter(chosen)
-            while page := list(islice(letters, min(PAGE, most - moved))):
+            while page := list(islice(letters, PAGE if most is None else min(PAGE, most - moved))):
                 await state.open()
                 await target.open_or_create()
                 async for back in self._transfers(page, target, left_behind):
                     outcomes = await transfer(runtime, back, deadline)
                     moved += _moved(back, outcomes, moved, left_behind)
-            if moved >= most:
+            if moved == most:
                 break
         if left_behind:
             raise _not_all(state.name, target.name, left_behind, moved)
