@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
-    from aiozkqueue.zookeeper import CallLimit, Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import CallLimit, Node, Operation, ZooKeeper, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)
 
@@ -252,7 +252,9 @@ class Jobs:
 
     @reads
     async def list(self) -> list[Job]:
-        """Read all jobs, sorted by name. Jobs that this version cannot follow are left out, with a warning in the log.
+        """Read all jobs, sorted by name.
+
+        Jobs that this version cannot follow, or that this user may not read, are left out, with a warning in the log.
 
         Raises: MissingExtraError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
@@ -389,7 +391,7 @@ async def removals(runtime: SessionCore, paths: SchedulePaths) -> Operation:
 async def read_jobs(
     runtime: SessionCore, paths: SchedulePaths, names: set[str] | None
 ) -> dict[str, tuple[JobRecord, int]]:
-    """Read jobs (None: all) with their versions; missing and undecodable jobs are left out."""
+    """Read jobs (None: all) with their versions; missing, unreadable and undecodable jobs are left out."""
     zookeeper = runtime.zookeeper
     if names is None:
         names = set(await below(zookeeper, paths.base))
@@ -397,7 +399,10 @@ async def read_jobs(
     ordered = sorted(names)
     for start in range(0, len(ordered), _PAGE):
         page = ordered[start : start + _PAGE]
-        nodes = await zookeeper.read_many([f"{paths.base}/{name}" for name in page])
+        try:
+            nodes = await zookeeper.read_many([f"{paths.base}/{name}" for name in page])
+        except NoAuthError:
+            nodes = [await _readable_job(zookeeper, paths, name) for name in page]
         for name, node in zip(page, nodes, strict=True):
             if node is None:
                 continue
@@ -408,8 +413,17 @@ async def read_jobs(
     return found
 
 
-def left_alone(name: str, error: QueueError | MalformedError) -> None:
-    """Warn of a job that this version cannot follow."""
+async def _readable_job(zookeeper: ZooKeeper, paths: SchedulePaths, name: str) -> Node | None:
+    try:
+        [node] = await zookeeper.read_many([f"{paths.base}/{name}"])
+    except NoAuthError as error:
+        left_alone(name, error)
+        return None
+    return node
+
+
+def left_alone(name: str, error: QueueError | MalformedError | NoAuthError) -> None:
+    """Warn of a job that this version cannot follow, or that this user may not read."""
     log.warning("job %s is skipped: %s", name, error, extra={"job": name})
 
 

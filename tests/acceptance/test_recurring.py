@@ -12,6 +12,7 @@ import aiozkqueue as zq
 from aiozkqueue.errors import AlreadyExistsError, InvalidNameError, InvalidScheduleError, NotFoundError
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.schedule.overdue import overdue_jobs
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -201,6 +202,20 @@ async def test_a_scheduler_ignores_unreadable_jobs(
         await occurrences(reports, 1)
     assert (await reports.peek(1))[0].value == b"\xff\x00"
     assert [job.name for job in await Jobs(session).list()] == ["report"]
+
+
+async def test_a_job_of_another_user_does_not_keep_a_scheduler_from_its_own(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs, reports = Jobs(session), session.queue("reports")
+    await jobs.add("mine", EVERY_SECOND, reports, b"x")
+    await jobs.add("sealed", EVERY_SECOND, reports, b"y")
+    await set_acl(server_view, f"{queue_root}/.schedule/sealed", readable=False)
+    async with Scheduler(session):
+        await occurrences(reports, 1)
+    assert (await reports.peek(1))[0].value == b"x"
+    assert [job.name for job in await jobs.list()] == ["mine"]
+    assert "job sealed is skipped" in caplog.text
 
 
 async def test_schedulers_and_listeners_run_side_by_side(session: zq.QueueSession) -> None:
