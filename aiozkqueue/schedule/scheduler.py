@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
-from aiozkqueue.errors import DuplicateKeyError, InvalidScheduleError, NotCommittedError, QueueError
+from aiozkqueue.errors import DuplicateKeyError, InvalidScheduleError, NotCommittedError, QueueError, QueueFullError
 from aiozkqueue.layout import name_at
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
@@ -47,10 +47,12 @@ from .jobs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from aiozkqueue.layout.jobs import JobRecord
     from aiozkqueue.queue.commit.put import Put
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import Operation, WatchEvent
@@ -233,12 +235,13 @@ class Scheduler:
             await make_ready(puts)
             if puts[0].state.snapshot.capacity is not None:  # the queue accepts no more at once
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
-            ran, last = decisions[len(puts) - 1]
-            decided = replace(record, last=last, ran=ran)
-            operations = [self._removals, SetData(self._paths.job(name), decided.encode(), version)]
-            guard = ConditionalPart(Change(puts[0].state, operations))
-            atomic_write = guarded(runtime.ids.next(), guard, puts)
-            await enter_live(runtime, atomic_write, puts, AT_ONCE)
+            try:
+                atomic_write, guard = await self._entered(name, record, version, puts, decisions)
+            except QueueFullError:
+                if len(puts) == 1:
+                    raise
+                puts = puts[:1]  # there may be capacity for some of them
+                atomic_write, guard = await self._entered(name, record, version, puts, decisions)
             try:
                 await runtime.settle(atomic_write)
             except NotCommittedError:
@@ -254,6 +257,22 @@ class Scheduler:
             return AGAIN
         self._forget(name)
         return 0.0
+
+    async def _entered(
+        self, name: str, record: JobRecord, version: int, puts: Sequence[Put], decisions: Sequence[tuple[int, int]]
+    ) -> tuple[AtomicWrite, ConditionalPart]:
+        """Return the write of the puts and of their decision, with its guard, after acquiring capacity for them.
+
+        Raises: as `enter_live`.
+        """
+        runtime = core_of(self._session)
+        ran, last = decisions[len(puts) - 1]
+        decided = replace(record, last=last, ran=ran)
+        operations = [self._removals, SetData(self._paths.job(name), decided.encode(), version)]
+        guard = ConditionalPart(Change(puts[0].state, operations))
+        atomic_write = guarded(runtime.ids.next(), guard, puts)
+        await enter_live(runtime, atomic_write, puts, AT_ONCE)
+        return atomic_write, guard
 
     async def _skip(self, name: str, decided: JobRecord, version: int) -> float:
         """Record that the missed occurrences of a job are skipped: otherwise it would seem to have no scheduler."""

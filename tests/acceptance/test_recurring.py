@@ -63,6 +63,18 @@ async def test_jobs_outlive_their_schedulers_and_missed_occurrences_follow_the_j
     assert dates["last"][0] >= dates["all"][2]
 
 
+async def test_a_missed_occurrence_is_put_although_a_bounded_queue_has_no_capacity_for_all_of_them(
+    session: zq.QueueSession,
+) -> None:
+    reports = session.queue("reports")
+    await reports.configure(zq.QueueConfig(max_size=32))
+    await reports.put_many([b""] * 31, headers={"occurrence": "2000-01-01T00:00:00+00:00"})
+    await Jobs(session).add("report", EVERY_SECOND, reports, b"", missed="all", tolerance=1)
+    await asyncio.sleep(3.5)  # no scheduler runs during this time
+    async with Scheduler(session):
+        await occurrences(reports, 32, timeout=20)
+
+
 async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_scheduled(session: zq.QueueSession) -> None:
     jobs, reports = Jobs(session), session.queue("reports")
     await jobs.add("report", "0 0 1 1 *", reports, b"")
