@@ -192,7 +192,7 @@ class WatchRegistry:
         return not ancestors.children and any(registration.created for registration in ancestors.recursive)
 
     def _notify_created(self, folder: str, names: list[str]) -> None:
-        """Pass on the names together, or one by one if any znode of the folder has a watch of its own."""
+        """Pass on the names together, or one by one if any znode of the folder has its own watch."""
         for part in [[name] for name in names] if self._folders[folder] else [names]:
             if (path := f"{folder}/{part[0]}") in self._persistent:
                 self._notify_persistent(_CREATED, path)
