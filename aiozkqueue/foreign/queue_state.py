@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.layout import ItemName, QueueConfig, item_prefix, name_at, valid_ids
+from aiozkqueue.layout import ItemName, QueueConfig, item_prefix, name_at
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.state.queue_state import QueueState
@@ -82,10 +82,6 @@ class ForeignQueueState(QueueState):
     def candidate_id(self, name: str) -> str:
         """See `QueueState`."""
         return self._layout.id_of(name)
-
-    def candidate_ids(self, names: list[str]) -> dict[str, str]:
-        """See `QueueState`."""
-        return valid_ids(names, self._layout.id_of)
 
     def parse_item(self, name: str) -> ItemName | None:
         """See `QueueState`. Dead letters have names in our layout."""

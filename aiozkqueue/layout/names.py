@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -30,7 +29,7 @@ from .fields import LAST_MOMENT
 from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS, priority_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """The digits of ids, ordered by value and by ASCII code."""
@@ -41,7 +40,6 @@ CLIENT_DIGITS: Final = 12
 _HIGH_DIGITS: Final = 4
 _PAIRS: Final = tuple(high + low for high, low in product(BASE62, repeat=2))
 _VALUES: Final = {digit: value for value, digit in enumerate(BASE62)}
-_PAIR_VALUES: Final = {pair: value for value, pair in enumerate(_PAIRS)}
 
 # Groups: the id if it is the first field (the usual case), the id behind other fields, the sequence.
 # Producers choose names freely, so lengths are limited. Unlimited ids would make lock paths that together exceed what a
@@ -50,8 +48,6 @@ _ITEM: Final = re.compile(
     r"(?s:(?!.{1025}))item-(?:i([^-/]{1,24})-|(?:[^-/]*-)*?i([^-/]{1,24})-)?([0-9]{10}|-[0-9]{9,10})"
 )
 _match = _ITEM.fullmatch
-#: The usual items of a burst: plain ones, and messages that have left bundles. Each name is followed by a slash.
-_USUAL: Final = re.compile(r"(?<![^/])item-(?:m[0-9]{2}-)?i([^-/]{1,24})-[0-9]{10}/")
 #: The field of a pending batch, with its dash.
 BATCH_FIELD: Final = "b[a-z2-7]{32}-"
 _STAGED: Final = re.compile(f"item-({BATCH_FIELD})i")
@@ -117,6 +113,17 @@ class IdSource:
         self._high = high
         self._head = self._nonce + _digits(high, _HIGH_DIGITS)
         self._pairs = iter(_PAIRS)
+
+
+def id_count(text: str, end: int = 0) -> int:
+    """Return the last three digits of the counter in the id at the end of a text, or before a negative index.
+
+    Raises: ValueError: they are no digits.
+    """
+    try:
+        return (_VALUES[text[end - 3]] * 62 + _VALUES[text[end - 2]]) * 62 + _VALUES[text[end - 1]]
+    except (KeyError, IndexError):
+        raise ValueError(text) from None
 
 
 def _nonce(entropy: Callable[[int], bytes]) -> str:
@@ -355,26 +362,6 @@ def candidate_id(text: str) -> str:
     return bundle[1]
 
 
-def candidate_ids(names: Sequence[str]) -> dict[str, str]:
-    """Return the ids in those names that are of items or bundles, by name.
-
-    A burst of usual names is matched in one call, at a fraction of the cost of `candidate_id`.
-    """
-    ids = _USUAL.findall("/".join(names) + "/")
-    if len(ids) == len(names):
-        return dict(zip(names, ids, strict=True))
-    return valid_ids(names, candidate_id)
-
-
-def valid_ids(names: Sequence[str], id_of: Callable[[str], str]) -> dict[str, str]:
-    """Return the ids in those names for which ``id_of`` finds one, by name."""
-    ids: dict[str, str] = {}
-    for name in names:
-        with suppress(MalformedError):
-            ids[name] = id_of(name)
-    return ids
-
-
 def candidate_id_at(path: str) -> str:
     """Return the id in the path of an item or a bundle whose name has been checked before."""
     _, mark, rest = path.rpartition("/item-i")
@@ -451,7 +438,7 @@ def single_place(place: str, message_id: str, position: int) -> str:
 
 
 def item_number(name: str) -> int:
-    """Return the number by which an item is dealt to a consumer: its sequence, or the last three digits of its id.
+    """Return the number by which an item is dealt to a consumer: its sequence, or the count in its id.
 
     Messages that have left a bundle share its sequence. Their ids were made one after the other, like those of the next
     bundle of the same put.
@@ -460,11 +447,7 @@ def item_number(name: str) -> int:
     """
     if not name.startswith(LEFT_BUNDLE):
         return int(name[-SEQUENCE_DIGITS:])
-    end = -SEQUENCE_DIGITS - 1
-    try:
-        return _VALUES[name[end - 3]] * len(_PAIRS) + _PAIR_VALUES[name[end - 2 : end]]
-    except (KeyError, IndexError):
-        raise ValueError(name) from None
+    return id_count(name, -SEQUENCE_DIGITS - 1)
 
 
 def item_node(name: str) -> str | None:

@@ -22,7 +22,6 @@ from aiozkqueue.zookeeper.errors import (
     UnsupportedServerError,
     ZooKeeperError,
 )
-from aiozkqueue.zookeeper.paths import folder_and_name
 from aiozkqueue.zookeeper.tls_errors import described
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, peer: str, *, on_events: Callable[[list[wire.Changes]], None], on_lost: Callable[[Connection], None]
+        self, peer: str, *, on_events: Callable[[list[wire.Event]], None], on_lost: Callable[[Connection], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_events = on_events
@@ -283,10 +282,10 @@ class Connection(asyncio.Protocol):
             xid = data[offset + _LENGTH.size : offset + _LENGTH_AND_XID.size]
             if xid == _NOTIFICATION and self._max_frame != _MAX_FIRST_REPLY:
                 begin = offset
-                changes, offset = wire.decode_changes(data, begin)
-                if changes:
+                events, offset = wire.decode_events(data, begin)
+                if events:
                     self.received -= offset - begin
-                    self._on_events(changes)
+                    self._on_events(events)
                     continue
             length = self._length(data, offset)
             after = offset + _LENGTH.size + length
@@ -452,8 +451,7 @@ class Connection(asyncio.Protocol):
             if event.connection_state == wire.SESSION_EXPIRED:
                 self._expire()
             return
-        folder, name = folder_and_name(event.path)
-        self._on_events([wire.Changes(event.kind, folder, [name])])
+        self._on_events([event])
 
     def _expire(self) -> None:
         self.session_expired = True

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
-from aiozkqueue.zookeeper.paths import parent_of
+from aiozkqueue.zookeeper.paths import folder_and_name, parent_of
 from aiozkqueue.zookeeper.records import WatchSet
 
 if TYPE_CHECKING:
-    from aiozkqueue.zookeeper.wire import Changes
+    from aiozkqueue.zookeeper.wire import Event
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,6 @@ class WatchRegistry:
 
     def __init__(self) -> None:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
-        self._folders: Counter[str] = Counter()  # of the paths of persistent watches
         self._recursive = 0
         # By folder: a consumer gets an event for each message of its queue.
         self._ancestors: dict[str, _AncestorWatches] = {}
@@ -87,7 +86,6 @@ class WatchRegistry:
     def add(self, registration: Registration) -> None:
         """Add a watch."""
         self._persistent[registration.path].append(registration)
-        self._folders[parent_of(registration.path)] += 1
         self._recursive += registration.recursive
         self._ancestors.clear()
 
@@ -97,10 +95,6 @@ class WatchRegistry:
         if registration in registrations:
             registrations.remove(registration)
             registration.removed = True
-            folder = parent_of(registration.path)
-            self._folders[folder] -= 1
-            if not self._folders[folder]:
-                del self._folders[folder]
             self._recursive -= registration.recursive
             self._ancestors.clear()
             if not registrations:
@@ -113,37 +107,47 @@ class WatchRegistry:
             return None
         return Mode.RECURSIVE if any(registration.recursive for registration in registrations) else Mode.PERSISTENT
 
-    def dispatch(self, changes: Iterable[Changes]) -> None:
+    def dispatch(self, events: Iterable[Event]) -> None:
         """Pass notifications to all matching watches, in their order.
 
         Those of a new connection wait for `notify_missed`: a watch assumes that it has missed no event before the one
         that it gets. After `notify_missed` watches assume any change, so earlier events need not be kept.
         """
-        for kind, folder, names in changes:
-            if kind == _CREATED and not self._gap and self._takes_names(folder):
-                self._notify_created(folder, names)
+        if self._gap:
+            for event in events:
+                self._notify_standard(event)
+            return
+        folder, names = "", list[str]()  # of znodes created one after the other in one folder
+        for event in events:
+            parent, name = folder_and_name(event.path)
+            created = event.kind == _CREATED and event.path not in self._persistent
+            if created and names and parent == folder:
+                names.append(name)
                 continue
-            for name in names:
-                path = f"{folder}/{name}"
-                self._notify_standard(kind, path)
-                if not self._gap:
-                    self._notify_persistent(kind, path)
+            self._notify_created(folder, names)
+            folder, names = "", []
+            if created and self._takes_names(parent):
+                folder, names = parent, [name]
+            else:
+                self._dispatch(event)
+        self._notify_created(folder, names)
 
-    def _notify_standard(self, code: int, path: str) -> None:
+    def _notify_standard(self, event: Event) -> None:
         if self.standard:
-            for callback in tuple(self.standard.get((code, path), ())):
-                asyncio.get_running_loop().call_soon(callback, path)
+            for callback in tuple(self.standard.get((event.kind, event.path), ())):
+                asyncio.get_running_loop().call_soon(callback, event.path)
 
-    def _notify_persistent(self, code: int, path: str) -> None:
-        kind = _KINDS.get(code)
+    def _dispatch(self, event: Event) -> None:
+        self._notify_standard(event)
+        kind = _KINDS.get(event.kind)
         if kind is None:  # "watch removed" and events of later servers
             return
-        watch_event = WatchEvent(kind, path)
-        if registrations := self._persistent.get(path):
+        watch_event = WatchEvent(kind, event.path)
+        if registrations := self._persistent.get(event.path):
             for registration in tuple(registrations):
                 if not (registration.recursive and kind is EventKind.CHILDREN):
                     registration.notify(watch_event)
-        if self._recursive and kind is not EventKind.CHILDREN and path != "/":
+        if self._recursive and kind is not EventKind.CHILDREN and event.path != "/":
             self._notify_ancestors(watch_event)
 
     def lost(self) -> None:
@@ -192,13 +196,10 @@ class WatchRegistry:
         return not ancestors.children and any(registration.created for registration in ancestors.recursive)
 
     def _notify_created(self, folder: str, names: list[str]) -> None:
-        """Pass on the names together, or one by one if any znode of the folder has its own watch."""
-        for part in [[name] for name in names] if self._folders[folder] else [names]:
-            if (path := f"{folder}/{part[0]}") in self._persistent:
-                self._notify_persistent(_CREATED, path)
-                continue
-            for registration in self._ancestor_watches(folder).recursive:
-                registration.notify_created(folder, part)
+        if not names:
+            return
+        for registration in self._ancestor_watches(folder).recursive:
+            registration.notify_created(folder, names)
 
     def _notify_ancestors(self, event: WatchEvent) -> None:
         folder = parent_of(event.path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from aiozkqueue.zookeeper import errors
@@ -112,15 +111,6 @@ class Event(NamedTuple):
     kind: int
     connection_state: int
     path: str
-
-
-class Changes(NamedTuple):
-    """Notifications of one kind about znodes of one folder, which arrived one after the other."""
-
-    kind: int
-    folder: str
-    """The path of the folder; empty: the root."""
-    names: list[str]
 
 
 # Errors
@@ -343,57 +333,24 @@ def decode_event(frame: bytes, offset: int) -> Event:
     return Event(kind, state, _string(frame, offset + _EVENT.size - _INT.size)[0])
 
 
-def decode_changes(data: bytes, offset: int) -> tuple[list[Changes], int]:
+def decode_events(data: bytes, offset: int) -> tuple[list[Event], int]:
     """Decode the notifications of znodes that follow each other at an offset; return the offset after the last one.
 
-    They end at an incomplete frame, at one of another kind, and at a path that is not ASCII or has no slash: see
-    `decode_event`.
+    They end at an incomplete frame, at one of another kind, and at a path that is not ASCII: see `decode_event`.
     """
-    changes: list[Changes] = []
+    events: list[Event] = []
     end = len(data) - _NOTIFICATION.size
     while offset <= end:
-        frame, xid, _zxid, _error, kind, _state, length = _NOTIFICATION.unpack_from(data, offset)
-        size = _NOTIFICATION.size + length
-        after = offset + size
-        if xid != WATCH_XID or kind <= 0 or length <= 0 or size != _INT.size + frame or after > len(data):
+        frame, xid, _zxid, _error, kind, state, length = _NOTIFICATION.unpack_from(data, offset)
+        after = offset + _NOTIFICATION.size + length
+        if xid != WATCH_XID or kind <= 0 or length <= 0 or after != offset + _INT.size + frame or after > len(data):
             break
-        start = data.rfind(b"/", offset + _NOTIFICATION.size, after) + 1
-        folder = data[offset + _NOTIFICATION.size : start - 1] if start else b"\xff"
-        names = _names_of_run(data, offset, start, after) if folder.isascii() else []
-        if not names:
+        raw = data[offset + _NOTIFICATION.size : after]
+        if not raw.isascii():
             break
-        add_changes(changes, kind, folder.decode("ascii"), names)
-        offset += size * len(names)
-    return changes, offset
-
-
-def _names_of_run(data: bytes, offset: int, start: int, after: int) -> list[str]:
-    """Return the name from ``start`` to ``after``, and those of the next frames that differ only in the name.
-
-    The first frame begins at the offset. Most frames of a burst have the same length, and need no decoding of their
-    own. The names end at one that is not ASCII.
-    """
-    head, size = data[offset:start], after - offset
-    names, skipped = [data[start:after]], start - offset
-    while data.startswith(head, after) and after + size <= len(data):
-        names.append(data[after + skipped : after + size])
-        after += size
-    joined = b"/".join(names)
-    if joined.isascii() and joined.count(b"/") == len(names) - 1:
-        return joined.decode("ascii").split("/")
-    return [name.decode("ascii") for name in takewhile(_is_plain, names)]
-
-
-def _is_plain(name: bytes) -> bool:
-    return name.isascii() and b"/" not in name
-
-
-def add_changes(changes: list[Changes], kind: int, folder: str, names: list[str]) -> None:
-    """Append notifications, to the last ones if these have the same kind and folder."""
-    if changes and changes[-1].kind == kind and changes[-1].folder == folder:
-        changes[-1].names.extend(names)
-    else:
-        changes.append(Changes(kind, folder, names))
+        events.append(Event(kind, state, raw.decode("ascii")))
+        offset = after
+    return events, offset
 
 
 def decode_token(reply: bytes, offset: int) -> bytes:

@@ -134,7 +134,7 @@ _REPLIES: list[Callable[[bytes, int], object]] = [
     wire.get_children("/a", chroot="").decode,
     wire.exists("/a", chroot="").decode,
     wire.decode_event,
-    wire.decode_changes,
+    wire.decode_events,
     wire.decode_token,
     lambda frame, _: wire.decode_connected(frame),
 ]

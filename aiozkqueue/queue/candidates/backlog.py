@@ -228,9 +228,9 @@ class Backlog:
 
         Return how many are in this consumer's share.
         """
-        if locked := self._locked.values:
+        if self._locked:
             for lock in ids.values():
-                locked.pop(lock, None)
+                self._locked.discard(lock)
         if self._freed is not None:
             self._freed.update(ids.values())
         return self._add(lane, list(ids), now)
@@ -246,12 +246,12 @@ class Backlog:
             self._add_own(lane, own, now)
         if len(own) < len(names):
             owned, items = set(own), self._peer_items.setdefault(lane, {})
-            peers = [name for name in names if name not in owned]
-            free = max(0, REPORTED_LIMIT - len(items))
-            for name in peers[:free]:
-                items.setdefault(name, now)
-            if len(peers) > free:
-                self._dropped_at = now
+            for name in names:
+                if name not in owned:
+                    if len(items) >= REPORTED_LIMIT:
+                        self._dropped_at = now
+                        break
+                    items.setdefault(name, now)
         return len(own)
 
     def _add_own(self, lane: str, names: list[str], now: float) -> None:

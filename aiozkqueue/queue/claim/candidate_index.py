@@ -448,11 +448,17 @@ class CandidateIndex:
             names = [name for name in names if self._is_visible(ItemRef(lane, name).path, batches)]
         if (groups := self.groups) is not None:
             names = [name for name in names if not self._add_member(ItemRef(lane, name).path, groups)]
-        ids, held = self.state.candidate_ids(names), self.held
-        if not held.isdisjoint(ids.values()):
-            self._reported.update((lock, ItemRef(lane, name).path) for name, lock in ids.items() if lock in held)
-            ids = {name: lock for name, lock in ids.items() if lock not in held}
-        self._add_singles(lane, ids)
+        free: dict[str, str] = {}
+        for name in names:
+            try:
+                message_id = self.state.candidate_id(name)
+            except MalformedError:
+                continue
+            if message_id in self.held:
+                self._reported[message_id] = ItemRef(lane, name).path
+            else:
+                free[name] = message_id
+        self._add_singles(lane, free)
 
     def _is_visible(self, place: str, batches: BatchVisibility) -> bool:
         """Whether an item is in no batch, or in one that is open; a listing finds out whether the batch is open."""

@@ -28,7 +28,6 @@ from aiozkqueue.layout import (
     QueuePaths,
     StoredConfig,
     candidate_id,
-    candidate_ids,
     is_deleted,
     is_lane,
     is_later,
@@ -277,10 +276,6 @@ class QueueState:
     def candidate_id(self, name: str) -> str:
         """Return the id in the name of an item or a bundle. Raises: MalformedError: it is neither."""
         return candidate_id(name)
-
-    def candidate_ids(self, names: list[str]) -> dict[str, str]:
-        """Return the ids in those names that are of items or bundles, by name."""
-        return candidate_ids(names)
 
     def parse_item(self, name: str) -> ItemName | None:
         """Parse the name of an item or dead letter; return None if it is not one."""

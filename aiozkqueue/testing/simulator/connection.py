@@ -24,7 +24,6 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import State
-from aiozkqueue.zookeeper.paths import folder_and_name
 from aiozkqueue.zookeeper.session import Session
 
 from .loop import PROCESS
@@ -182,11 +181,7 @@ class SimulatedSession(Session):
 
     def notify(self, events: list[WatchEvent]) -> None:
         """Notify the watchers."""
-        changes: list[wire.Changes] = []
-        for event in events:
-            folder, name = folder_and_name(event.path)
-            wire.add_changes(changes, event.kind.value, folder, [name])
-        self.watches.dispatch(changes)
+        self.watches.dispatch(wire.Event(event.kind.value, 3, event.path) for event in events)
 
     async def _run(self) -> None:
         try:

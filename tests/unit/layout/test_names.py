@@ -8,15 +8,12 @@ from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 from aiozkqueue.layout import (
     ItemName,
     MalformedError,
-    candidate_id,
-    candidate_ids,
     check_queue_name,
     item_id,
     item_prefix,
     item_sequence,
     key_hash,
     payload_hash,
-    valid_ids,
 )
 
 from .hostile import ids, moments
@@ -34,20 +31,6 @@ item_like = st.builds(
     st.lists(fields, max_size=6),
     sequences.map("{:010d}".format) | st.text("-0123456789٣²", max_size=12),
 )
-
-
-#: Names of which most are usual, so that all names of a list often are.
-burst_names = (
-    st.builds("{}{}-{:010d}".format, st.sampled_from(["item-i", "item-m07-i"]), ids, st.integers(0, 2**31 - 1))
-    | st.builds("{}item-i{}-{:010d}".format, st.sampled_from(["", "x", "item-"]), ids, st.integers(0, 99))
-    | st.builds("bundle-m2-sa-lb-i{}-0000000001".format, ids)
-    | item_like
-)
-
-
-@given(st.lists(burst_names, max_size=4))
-def test_the_ids_of_many_names_are_those_of_each_name(names: list[str]) -> None:
-    assert candidate_ids(names) == valid_ids(names, candidate_id)
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "Orders.v2", "a:b@c-d_e", "-", "a..", "zookeeper", "x" * 255])

@@ -42,10 +42,10 @@ class Opened:
     """A connection after its handshake."""
 
     def __init__(self) -> None:
-        self.changes: list[wire.Changes] = []
+        self.events: list[wire.Event] = []
         self.lost: list[Connection] = []
         self.transport = _Transport()
-        self.connection = Connection("h1:2181", on_events=self.changes.extend, on_lost=self.lost.append)
+        self.connection = Connection("h1:2181", on_events=self.events.extend, on_lost=self.lost.append)
         self.connection.connection_made(self.transport)
         self.connected = self.connection.handshake(b"connect")
         self.connection.data_received(frame(struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16)))
@@ -167,8 +167,7 @@ def test_replies_are_reassembled_however_the_stream_is_split(cuts: list[int]) ->
             stream = stream[cut:]
         peer.connection.data_received(stream)
         assert (await futures[0], await futures[2]) == (["abc", "abc"],) * 2
-        reported = [(kind, folder, name) for kind, folder, names in peer.changes for name in names]
-        assert reported == [(3, "", name) for name in ("a", "b", "\u00e9", "c", "d")]
+        assert peer.events == [wire.Event(3, 3, path) for path in ("/a", "/b", "/\u00e9", "/c", "/d")]
         assert peer.connection.last_zxid == 9
 
     asyncio.run(main())

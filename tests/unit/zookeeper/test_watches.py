@@ -3,9 +3,8 @@ from __future__ import annotations
 import asyncio
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
-from aiozkqueue.zookeeper.paths import folder_and_name
 from aiozkqueue.zookeeper.watches import Mode, Registration, WatchRegistry
-from aiozkqueue.zookeeper.wire import MAX_REQUEST, Changes, add_changes
+from aiozkqueue.zookeeper.wire import MAX_REQUEST, Event
 
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 
@@ -19,16 +18,8 @@ class _Notified(list[WatchEvent]):
         registry.add(self.registration)
 
 
-def _changes(*events: tuple[int, str]) -> list[Changes]:
-    changes: list[Changes] = []
-    for kind, path in events:
-        folder, name = folder_and_name(path)
-        add_changes(changes, kind, folder, [name])
-    return changes
-
-
 def _dispatch(registry: WatchRegistry, kind: int, path: str) -> None:
-    registry.dispatch(_changes((kind, path)))
+    registry.dispatch([Event(kind, 3, path)])
 
 
 def test_a_plain_watch_reports_its_own_znode_and_a_recursive_one_all_below() -> None:
@@ -114,21 +105,27 @@ def test_watches_that_are_added_and_removed_between_events_of_a_folder_get_the_e
     assert [event.path for event in second] == ["/a/b/2", "/a/b/3"]
 
 
+def _events(*changes: tuple[int, str]) -> list[Event]:
+    return [Event(kind, 3, path) for kind, path in changes]
+
+
 def test_znodes_created_one_after_the_other_in_a_folder_are_reported_together_and_in_order() -> None:
     registry, calls = WatchRegistry(), list[object]()
     each = _Notified(registry, "/", recursive=True)
     registry.add(
         Registration("/a", calls.append, recursive=True, created=lambda folder, names: calls.append((folder, names)))
     )
-    events = [(CREATED, "/a/b/1"), (CREATED, "/a/b/2"), (CREATED, "/a/c/3"), (DELETED, "/a/b/1"), (CREATED, "/a/b/4")]
-    registry.dispatch(_changes(*events))
+    events = _events(
+        (CREATED, "/a/b/1"), (CREATED, "/a/b/2"), (CREATED, "/a/c/3"), (DELETED, "/a/b/1"), (CREATED, "/a/b/4")
+    )
+    registry.dispatch(events)
     assert calls == [
         ("/a/b", ["1", "2"]),
         ("/a/c", ["3"]),
         WatchEvent(EventKind.DELETED, "/a/b/1"),
         ("/a/b", ["4"]),
     ]
-    assert [(event.kind.value, event.path) for event in each] == events
+    assert [(event.kind.value, event.path) for event in each] == [(event.kind, event.path) for event in events]
 
 
 def test_znodes_created_in_the_root_are_reported_as_those_of_any_folder() -> None:
@@ -154,7 +151,7 @@ def test_a_watch_on_a_created_znode_itself_is_also_notified_in_order() -> None:
         Registration("/a", calls.append, recursive=True, created=lambda folder, names: calls.append((folder, names)))
     )
     registry.add(Registration("/a/2", calls.append, recursive=False))
-    registry.dispatch(_changes((CREATED, "/a/1"), (CREATED, "/a/2"), (CREATED, "/a/3")))
+    registry.dispatch(_events((CREATED, "/a/1"), (CREATED, "/a/2"), (CREATED, "/a/3")))
     second = WatchEvent(EventKind.CREATED, "/a/2")
     assert calls == [("/a", ["1"]), second, second, ("/a", ["3"])]
 
@@ -170,7 +167,7 @@ def test_a_watch_that_fails_with_names_or_removes_another_does_not_block_the_res
     registry.add(Registration("/a/b", calls.append, recursive=True, created=fails))
     registry.add(removed)
     registry.add(Registration("/a", calls.append, recursive=True))
-    registry.dispatch(_changes((CREATED, "/a/b/1"), (CREATED, "/a/b/2")))
+    registry.dispatch(_events((CREATED, "/a/b/1"), (CREATED, "/a/b/2")))
     assert calls == [WatchEvent(EventKind.CREATED, "/a/b/1"), WatchEvent(EventKind.CREATED, "/a/b/2")]
 
 

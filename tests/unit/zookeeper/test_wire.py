@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -208,31 +207,11 @@ def test_a_multi_read_without_permission_raises_an_error() -> None:
         pytest.param(struct.pack(">iiqiiii", 30, -2, -1, 0, 1, 3, 2) + b"/b", id="a pong"),
         pytest.param(struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"/", id="incomplete"),
         pytest.param(struct.pack(">iiqiiii", 31, -1, -1, 0, 1, 3, 3) + "/\u00e9".encode(), id="not ASCII"),
-        pytest.param(struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"bb", id="no slash"),
     ],
 )
 def test_a_run_of_events_ends_at_a_frame_that_is_not_a_plain_event(frame: bytes) -> None:
     first = struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"/a"
-    changes = [wire.Changes(1, "", ["a", "a"])]
-    assert wire.decode_changes(b"\0" + first + first + frame, 1) == (changes, 1 + 2 * len(first))
-
-
-_PATHS = st.text("a/\u00e9", min_size=1, max_size=4).map("/".__add__)
-
-
-@given(st.lists(st.tuples(st.sampled_from([1, 1, 1, 2]), _PATHS)))
-def test_a_run_of_events_has_each_event_in_its_order(events: list[tuple[int, str]]) -> None:
-    data = b"".join(_notification(kind, path.encode()) for kind, path in events)
-    plain = list(takewhile(lambda event: event[1].isascii(), events))
-    changes, end = wire.decode_changes(data, 0)
-    assert [(kind, f"{folder}/{name}") for kind, folder, names in changes for name in names] == plain
-    assert all("/" not in name for _, _, names in changes for name in names)
-    assert all(first[:2] != second[:2] for first, second in pairwise(changes))
-    assert end == sum(len(_notification(kind, path.encode())) for kind, path in plain)
-
-
-def _notification(kind: int, path: bytes) -> bytes:
-    return struct.pack(">iiqiiii", 28 + len(path), -1, -1, 0, kind, 3, len(path)) + path
+    assert wire.decode_events(b"\0" + first + first + frame, 1) == ([wire.Event(1, 3, "/a")] * 2, 1 + 2 * len(first))
 
 
 @given(st.lists(_names, max_size=10))
@@ -266,7 +245,7 @@ def test_random_bytes_are_either_decoded_or_refused(noise: bytes) -> None:
         wire.multi_read(["/a", "/b"], chroot="").decode,
         wire.multi(operations, chroot="", acl=_ACL_BYTES).decode,
         wire.decode_event,
-        wire.decode_changes,
+        wire.decode_events,
         wire.decode_token,
         lambda reply, _offset: wire.decode_connected(reply),
     ]
