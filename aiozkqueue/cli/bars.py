@@ -40,8 +40,8 @@ class Bar:
 @contextmanager
 def progress(text: str, total: float | None) -> Iterator[Bar]:
     """Show a bar on stderr during the work, if it is a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - see above
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - see above
+    from rich.console import Console  # noqa: PLC0415 - imported only to draw
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - imported only to draw
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
@@ -59,8 +59,8 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
     if not where.isatty():
         yield
         return
-    from rich.console import Console  # noqa: PLC0415 - see above
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
+    from rich.console import Console  # noqa: PLC0415 - imported only to draw
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - imported only to draw
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     shown = Progress(*columns, console=Console(file=where), transient=True)

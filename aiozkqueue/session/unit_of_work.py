@@ -581,7 +581,7 @@ class UnitOfWork:
             raise NotCommittedError(msg) from error
 
     async def _reserve_or_leave_out(self) -> None:
-        """Reserve capacity for puts with unique keys; if there is none, leave out or refuse those whose keys are held.
+        """Reserve capacity for puts with unique keys, or leave out or refuse those whose keys are held.
 
         Raises: as `leave_out_held` and `reserve`.
         """

@@ -86,17 +86,23 @@ async def test_a_queue_becomes_ordered_only_after_its_earlier_claims_end(
         assert third.value == b"2"
 
 
+async def lease_before_another_order(queue: zq.Queue[bytes], before: str) -> zq.Lease[bytes]:
+    """Lease the first of two messages, and then change the order of the queue."""
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    for value in (b"0", b"1"):
+        await queue.put(value, group="g" if before == "grouped" else None)
+    (lease,) = await queue.leases.take(lifetime=3600, timeout=30)
+    await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+    return lease
+
+
 @pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
 @pytest.mark.parametrize("end", ["acknowledge", "release", "renew to 0"])
 async def test_a_lease_that_is_older_than_the_order_of_its_queue_ends_as_any_other(
     session: zq.QueueSession, locks: Locks, server_view: Observer, queue_root: str, before: str, end: str
 ) -> None:
     queue = session.queue("jobs")
-    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
-    for value in (b"0", b"1"):
-        await queue.put(value, group="g" if before == "grouped" else None)
-    (lease,) = await queue.leases.take(lifetime=3600, timeout=30)
-    await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+    lease = await lease_before_another_order(queue, before)
     if end == "acknowledge":
         await queue.leases.acknowledge([lease.token])
     elif end == "release":
@@ -115,11 +121,7 @@ async def test_a_lease_that_is_older_than_the_order_of_its_queue_still_holds_its
     session: zq.QueueSession, locks: Locks, before: str
 ) -> None:
     queue = session.queue("jobs")
-    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
-    for value in (b"0", b"1"):
-        await queue.put(value, group="g" if before == "grouped" else None)
-    (lease,) = await queue.leases.take(lifetime=3600, timeout=30)
-    await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+    lease = await lease_before_another_order(queue, before)
     await queue.leases.renew([lease.token], lifetime=7200)
     assert len(await locks()) == 1
     assert await queue.cancel(id=lease.id) is zq.Alteration.HELD

@@ -283,7 +283,7 @@ async def test_every_operation_after_a_reconnect_with_refused_credentials_is_den
         jobs: zq.Queue[bytes] = session.queue("jobs")
         await fill(jobs)
         before = await superuser.data(root)
-        core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]  # a private attribute
+        core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "outdated"),)  # type: ignore[attr-defined]  # a private attribute
         proxy.reset_connections()
         with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
             await jobs.size()  # a write that was sent before the session noticed the loss would be in doubt
@@ -334,7 +334,7 @@ async def test_whatever_waits_ends_when_all_servers_refuse_the_credentials(
             }.items()
         ]
         await asyncio.sleep(1)
-        core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]  # a private attribute
+        core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "outdated"),)  # type: ignore[attr-defined]  # a private attribute
         proxy.reset_connections()
         await asyncio.wait(waiting, timeout=30)
         still = [task for task in waiting if not task.done()]

@@ -263,7 +263,7 @@ def messages_of_one_bundle_without_an_order(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(faulty_call("move"))
 def move_judges_messages_by_the_creation_of_their_items(patch: pytest.MonkeyPatch) -> None:
-    async def no_counters(_: Any) -> dict[str, Any]:
+    async def no_counters(_: object) -> dict[str, object]:
         return {}
 
     patch.setattr(moves, "stat_lanes", no_counters)

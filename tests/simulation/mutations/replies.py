@@ -39,6 +39,6 @@ def reply_of_a_failed_handler_sent_by_its_rollback(patch: pytest.MonkeyPatch) ->
             create = self._reply._create
             sent = self.runtime.zookeeper.multi([create])
             asyncio.ensure_future(sent).add_done_callback(lambda done: done.cancelled() or done.exception())
-        rollback(self, *args)  # type: ignore[arg-type]  # as given
+        rollback(self, *args)  # type: ignore[arg-type]  # the arguments of the replaced call
 
     patch.setattr(UnitOfWork, "_release_claims", replying)
