@@ -27,8 +27,8 @@ class Tries:
     """The start of each put."""
     tries: list[tuple[str, int, float]] = field(default_factory=list[tuple[str, int, float]])
     """The token, the attempt, and the time of its delivery."""
-    failed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """The attempts that ended by a `Retry`, and not by the end of their process."""
+    failed: set[int] = field(default_factory=set[int])
+    """The indexes of the tries that ended by a `Retry`, and not by the end of their process."""
     looks: list[tuple[list[str], list[str]]] = field(default_factory=list[tuple[list[str], list[str]]])
     """The dead letters, and the messages that their exhausted handlers have put, listed right afterwards."""
 
@@ -52,9 +52,10 @@ async def fail(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
         delivery.put(GIVEN_UP, delivery.value)
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
+        index = len(seen.tries)
         seen.tries.append((delivery.value.decode(), delivery.attempt, run.loop.time()))
         await asyncio.sleep(run.random.random() * 0.1)
-        seen.failed.add((delivery.value.decode(), delivery.attempt))
+        seen.failed.add(index)
         raise zq.Retry(schedule=SCHEDULE, exhausted=give_up)
 
     async with session.listener(queue, handler, concurrency=2):

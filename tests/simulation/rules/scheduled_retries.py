@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 @rule
 def no_scheduled_retry_is_delivered_before_its_date(history: History) -> Iterator[str]:
     seen = history.part(Tries)
-    for token, attempt, at in seen.tries:
-        if (token, attempt - 1) not in seen.failed:
+    # The last delivery of an attempt is the one that was undone: a session that ended made the earlier ones void.
+    last: dict[tuple[str, int], int] = {}
+    for index, (token, attempt, at) in enumerate(seen.tries):
+        last[token, attempt] = index
+        if last.get((token, attempt - 1)) not in seen.failed:
             continue
         due = seen.put_at[token] + (0, *SCHEDULE)[min(attempt - 1, len(SCHEDULE))]
         if at < due:
