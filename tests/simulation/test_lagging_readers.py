@@ -292,6 +292,34 @@ async def lease_acknowledge(pair: Pair) -> None:
     ],
 )
 def test_a_call_sees_all_changes_that_were_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
+    play(program)
+
+
+def test_reads_show_own_changes_at_once_and_the_changes_of_a_peer_once_the_server_has_caught_up() -> None:
+    async def contents(session: zq.QueueSession) -> tuple[list[bytes], int, int]:
+        queue = session.queue("jobs")
+        stats = await queue.stats()
+        return [message.body for message in await queue.peek()], await queue.size(), stats.size
+
+    async def program(pair: Pair) -> None:
+        ahead, behind = pair.ahead.queue("jobs"), pair.behind.queue("jobs")
+        await ahead.put(b"first")
+        await asyncio.sleep(OVER)
+        pair.lag()
+        await ahead.put(b"of the peer")
+        assert await contents(pair.ahead) == ([b"first", b"of the peer"], 2, 2)
+        assert await contents(pair.behind) == ([b"first"], 1, 1)
+        await asyncio.sleep(OVER)
+        assert await contents(pair.behind) == ([b"first", b"of the peer"], 2, 2)
+        await ahead.put(b"later")
+        await behind.put(b"own")
+        assert await contents(pair.behind) == ([b"first", b"of the peer", b"later", b"own"], 4, 4)
+
+    play(program)
+
+
+def play(program: Callable[[Pair], Awaitable[None]]) -> None:
+    """Run a program with a session at the leader and one at another server."""
     import_module("cronsim")  # imported before the virtual loop runs
     near = partial(float, 0.001)
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.bus.events import DONE
+from aiozkqueue.session.internals import core_of
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 
@@ -119,14 +120,14 @@ async def post(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
         else:
             made.status = Status.COMMITTED
         made.decided = run.loop.time()
-    await record_queues(run, bus)
+    await record_queues(run, session, bus)
 
 
 async def handle(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
     bus = Recording(run, session)
     async with bus.listener():
         await asyncio.sleep(run.random.random() * 3)
-    await record_queues(run, bus)
+    await record_queues(run, session, bus)
 
 
 async def become_a_group(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
@@ -137,9 +138,10 @@ async def become_a_group(run: Recorder, client: str, session: zq.QueueSession) -
     log.joined = min(log.joined, run.loop.time())
 
 
-async def record_queues(run: Recorder, bus: Bus[Event]) -> None:
-    at = run.loop.time()
-    messages = await bus.queue(GROUP).peek(10_000)
+async def record_queues(run: Recorder, session: zq.QueueSession, bus: Bus[Event]) -> None:
+    at, queue = run.loop.time(), bus.queue(GROUP)
+    await core_of(session).zookeeper.sync(f"/zms/{queue.name}")  # a lagging server shows an earlier state
+    messages = await queue.peek(10_000)
     run.history.part(BusLog).looks.append(
         (at, [Event.model_validate_json(message.value).token for message in messages])
     )
