@@ -195,7 +195,7 @@ class BatchMaker(BatchRemover):
         A bundle is chosen as a whole. If it exceeds the remaining size of the batch, it is dissolved, and none may be
         chosen.
         """
-        chosen = self._request_policy(min(size, remaining))
+        chosen = self._take_candidates(min(size, remaining))
         most, messages = min(MESSAGES * size, remaining), 0
         for index, entry in enumerate(chosen):
             messages += entry.messages
@@ -207,7 +207,8 @@ class BatchMaker(BatchRemover):
                 return chosen[:index]
         return chosen
 
-    def _request_policy(self, most: int) -> list[Entry]:
+    def _take_candidates(self, most: int) -> list[Entry]:
+        """Remove and return up to ``most`` items and bundles from those that may be free, in order."""
         chosen = self._again[:most]
         del self._again[:most]
         more = most - len(chosen)
