@@ -132,9 +132,9 @@ class Ledger(BatchPreparer):
         state, pages = await self._read(number), await self.pages(number)
         if state.rejected:
             pages = []
-        items = sum(page.items for page in pages)
+        messages = sum(page.messages for page in pages)
         check = self._check()
-        mark = ReadMark(stream, self._record.run, 0, items)
+        mark = ReadMark(stream, self._record.run, 0, messages)
         stat = await self._zookeeper.exists(self._manifest(number))
         await self._hold()  # otherwise this may be the version of a successor's attempt
         reading = Reading(check.path, check.version, self._manifest(number), mark)
@@ -152,8 +152,8 @@ class Ledger(BatchPreparer):
         after = before.next_attempt(most)
         if after.rejected and not before.rejected:
             log.error("%s: its only message is rejected after %d attempts", what, after.rejected, extra=extra)
-        if after.items != before.items:
-            log.warning("%s: %s of its %s messages are tried alone", what, after.items, before.items, extra=extra)
+        if after.messages != before.messages:
+            log.warning("%s: %s of its %s messages are tried alone", what, after.messages, before.messages, extra=extra)
             heir = Manifest(0, parent=number, chunk=after.chunk)
             await self._divide(number, await self._new(heir.encode()))
             after = (await self._read(number)).next_attempt(None)
@@ -180,7 +180,7 @@ class Ledger(BatchPreparer):
                 marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
                 rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
                 await self._change([create, *marks, rest], partial(self._exists, create.path))
-        kept, moved = [sum(page.items for page in await self.pages(part, sealed=False)) for part in (number, heir)]
+        kept, moved = [sum(page.messages for page in await self.pages(part, sealed=False)) for part in (number, heir)]
         left, right = state.divided(number, chunk, kept, moved)
         await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
 
@@ -239,7 +239,10 @@ class Ledger(BatchPreparer):
         for index, batch in enumerate(batches):
             state = await self._read(batch)
             names = await below(self._zookeeper, self._manifest(batch))
-            evidence = Evidence.UNREAD if state.items is None else weigh(names, state.items, stream, self._record.run)
+            if state.messages is None:
+                evidence = Evidence.UNREAD
+            else:
+                evidence = weigh(names, state.messages, stream, self._record.run)
             if state.done or state.rejected or evidence is Evidence.READ:
                 certain = index + 1
             elif evidence is Evidence.UNREAD:
@@ -269,5 +272,5 @@ class Ledger(BatchPreparer):
             if not state.done:
                 break  # batches are acknowledged in order
             await self._remove(batch)
-            finished += state.items or 0
+            finished += state.messages or 0
         return finished

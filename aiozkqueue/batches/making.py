@@ -123,7 +123,7 @@ class BatchMaker(BatchRemover):
         pages = await self.pages(number, sealed=False)
         # An earlier page than the last may have been refused.
         after = int(name_at(pages[-1].path)) + 1 if pages else 0
-        return Begun(number, sum(page.items for page in pages), after)
+        return Begun(number, sum(page.messages for page in pages), after)
 
     async def _list_free(self, limit: int | None) -> None:
         """List free messages."""

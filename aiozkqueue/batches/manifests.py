@@ -29,7 +29,7 @@ class Page(NamedTuple):
     """A page of a manifest, the number of its messages, and the items and bundles that it names."""
 
     path: str
-    items: int
+    messages: int
     entries: Sequence[Entry]
 
 
@@ -58,15 +58,14 @@ class Manifests(Bundles):
                 pages = [
                     Page(path, count_messages(entries), entries) for path, entries in zip(paths, contents, strict=True)
                 ]
-                if not sealed or sum(page.items for page in pages) == state.items:
+                if not sealed or sum(page.messages for page in pages) == state.messages:
                     return pages
         if self._epoch is not None:
             await self._hold()
         msg = (
             f"queue {self._state.name!r}: batch {number} of stream {self._group!r} does not exist: it was "
             "acknowledged, or its ledger was released. Set failOnDataLoss=false to continue without this batch: "
-            "messages that were "
-            "released are still in the queue and come in a later batch"
+            "messages that were released are still in the queue and come in a later batch"
         )
         raise ClaimLostError(msg)
 

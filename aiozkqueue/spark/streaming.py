@@ -276,7 +276,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await ledger.require_ours()
             self._warn(error)
             return [LedgerShare([])]
-        total = sum(page.items for page in pages)
+        total = sum(page.messages for page in pages)
         least = self._options.min_partitions
         pieces = await pieces_of(link.handle, pages) if least > 1 else [Piece(total)]
         divided: list[LedgerShare] = []
@@ -284,11 +284,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         passed, room = 0, 0
         for page in pages:
             begin = 0
-            while begin < page.items:
+            while begin < page.messages:
                 if not room:
                     room = next(sizes)
                     divided.append(LedgerShare([], reading.of(passed, passed + room), attempt))
-                stop = min(page.items, begin + room)
+                stop = min(page.messages, begin + room)
                 divided[-1].parts.append((page.path, begin, stop))
                 room -= stop - begin
                 passed += stop - begin
