@@ -66,7 +66,7 @@ class BatchRemover(Manifests):
         state = await self._read(batch)
         held = Held(self._claims(batch, state), rejection_of(state))
         ended = await run_limited(MAX_CONCURRENT, [partial(self._end_page, page, held) for page in pages])
-        await self._delete(manifest)
+        await self._remove_manifest(manifest)
         return sum(ended)
 
     def _claims(self, number: int, state: Manifest) -> frozenset[str]:
@@ -88,7 +88,7 @@ class BatchRemover(Manifests):
                 plainly = set(plain)
                 await self._end_separately(batch, [entry for entry in entries if entry not in plainly], reasons)
             for message_id in marked:
-                await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
+                await self._delete(f"{path}/{message_id}")
             operations: list[Operation] = [Delete(path)]
             for entry in plain:
                 operations += ending(self._state.paths, entry)
@@ -99,7 +99,7 @@ class BatchRemover(Manifests):
                     continue  # an abandoned task has marked a message since
                 if refusal.index:
                     await self._end_separately(batch, plain, {})
-                    await self._change([Delete(path)], partial(self._gone, path))
+                    await self._delete(path)
             return messages
 
     def _is_simple(self, item: Entry) -> bool:
@@ -133,7 +133,7 @@ class BatchRemover(Manifests):
         try:
             return await read_page(self._zookeeper.read, page)
         except NoNodeError:
-            await self._change([], self._never)
+            await self._require_epoch()
             return []
 
     async def _reasons(self, page: str) -> dict[str, str]:
@@ -168,7 +168,7 @@ class BatchRemover(Manifests):
                 if change.left and change.obstacle is None
             ]
             if places:
-                await self._change([], self._never)  # is it still ours?
+                await self._require_epoch()
 
     def _disposition(self, snapshot: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:

@@ -92,7 +92,7 @@ class Ledger(BatchPreparer):
         if begun is None:
             return None
         sealed = SetData(self._manifest(begun.number), Manifest(begun.messages).encode())
-        await self._change([sealed], self._never)
+        await self._change([sealed])
         self._unsealed = False
         return begun.number
 
@@ -157,7 +157,7 @@ class Ledger(BatchPreparer):
             heir = Manifest(0, parent=number, chunk=after.chunk)
             await self._divide(number, await self._new(heir.encode()))
             after = (await self._read(number)).next_attempt(None)
-        await self._change([SetData(self._manifest(number), after.encode())], self._never)
+        await self._change([SetData(self._manifest(number), after.encode())])
 
     async def _divide(self, number: int, heir: int) -> None:
         """Keep the first messages in a batch, as recorded in its heir, and move the others to that heir.
@@ -170,7 +170,7 @@ class Ledger(BatchPreparer):
         claims = self._claims(number, state)
         for name in await below(self._zookeeper, manifest):
             if not is_page(name):  # a mark for the undivided batch
-                await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
+                await self._delete(f"{manifest}/{name}")
         remaining = chunk
         for page in pages:
             first, remainder = await self._cut(page.path, remaining, claims)
@@ -182,7 +182,7 @@ class Ledger(BatchPreparer):
                 await self._change([create, *marks, rest], partial(self._exists, create.path))
         kept, moved = [sum(page.messages for page in await self.pages(part, sealed=False)) for part in (number, heir)]
         left, right = state.divided(number, chunk, kept, moved)
-        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
+        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())])
 
     async def _cut(self, page: str, remaining: int, claims: Collection[str]) -> tuple[list[Entry], list[Entry]]:
         """Return the first items of a page, with up to ``remaining`` messages, and the others.
@@ -246,7 +246,7 @@ class Ledger(BatchPreparer):
             if state.done or state.rejected or evidence is Evidence.READ:
                 certain = index + 1
             elif evidence is Evidence.UNREAD:
-                await self._change([], self._never)  # the process that has taken it over may have removed it
+                await self._require_epoch()  # the process that has taken it over may have removed it
                 msg = (
                     f"queue {self._state.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
                     "of this query has read all of it. A file sink does so when its folder knows the batch number from "

@@ -95,7 +95,7 @@ class BatchMaker(BatchRemover):
         if begun.messages:
             self._begun = begun
             return begun
-        await self._delete(self._manifest(begun.number))
+        await self._remove_manifest(self._manifest(begun.number))
         self._unsealed = False
         return None
 
@@ -229,7 +229,7 @@ class BatchMaker(BatchRemover):
         for entry in entries:
             operations += locking(paths, entry, lock)
         try:
-            await self._change(operations, lambda: self._exists(path))
+            await self._change(operations, partial(self._exists, path))
         except RefusedError as refusal:
             if isinstance(refusal.error, NoAuthError) and not isinstance(operations[refusal.index], Check):
                 raise self._refused(refusal) from refusal

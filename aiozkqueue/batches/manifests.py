@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, read_page
-from aiozkqueue.zookeeper import Create, Delete, NoNodeError, NotEmptyError, below
+from aiozkqueue.zookeeper import Create, NoNodeError, NotEmptyError, below
 
 from .bundled import Bundles
 from .epoch import BATCH, RefusedError
@@ -79,14 +78,14 @@ class Manifests(Bundles):
         manifest = self._manifest(number)
         return [f"{manifest}/{name}" for name in sorted(filter(is_page, await below(self._zookeeper, manifest)))]
 
-    async def _delete(self, manifest: str) -> None:
+    async def _remove_manifest(self, manifest: str) -> None:
         """Remove a manifest without pages, with the marks below it."""
         while True:
-            marks = [Delete(f"{manifest}/{name}") for name in await below(self._zookeeper, manifest)]
+            marks = [f"{manifest}/{name}" for name in await below(self._zookeeper, manifest)]
             try:
                 for start in range(0, len(marks), MARKS):
-                    await self._change(marks[start : start + MARKS], partial(self._gone, marks[start].path))
-                await self._change([Delete(manifest)], partial(self._gone, manifest))
+                    await self._delete(*marks[start : start + MARKS])
+                await self._delete(manifest)
             except RefusedError as refusal:
                 if isinstance(refusal.error, NotEmptyError):
                     continue  # an abandoned task has created a mark
