@@ -8,13 +8,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
-from aiozkqueue.operations.ledger_marks import Mark
-from aiozkqueue.operations.ledger_pages import count_messages, read_page
+from aiozkqueue.operations.ledger_pages import count_messages, marks_below, read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
 from aiozkqueue.queue.commit.unclaimed import dead_lettering, find, removal
 from aiozkqueue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
+from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError
 
 from .bundled import ending
 from .epoch import RefusedError
@@ -138,9 +137,7 @@ class BatchRemover(Manifests):
 
     async def _reasons(self, page: str) -> dict[str, str]:
         """Read which messages of a page are to be dead-lettered, with the reasons."""
-        names = await below(self._zookeeper, page)
-        nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
-        return {name: Mark.decode(node.data).words for name, node in zip(names, nodes, strict=True) if node is not None}
+        return {name: mark.words for name, mark in (await marks_below(self._zookeeper, page)).items()}
 
     async def _end_separately(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
         """End items with attempts, keys, a history or a reason, and items and bundles whose lock was forced open."""

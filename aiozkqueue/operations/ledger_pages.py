@@ -16,8 +16,11 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     apply_until_answered,
+    below,
     parent_of,
 )
+
+from .ledger_marks import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -196,6 +199,13 @@ def _entry(line: str) -> Entry:
     place, _, version = line.partition(" ")
     candidate_id(name_at(place))
     return Entry(place, int(version or 0))
+
+
+async def marks_below(zookeeper: ZooKeeper, page: str) -> dict[str, Mark]:
+    """Return the marks of a page's messages, by message."""
+    names = await below(zookeeper, page)
+    nodes = await zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
+    return {name: Mark.decode(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
 async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str, attempt: int) -> None:

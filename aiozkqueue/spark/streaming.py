@@ -13,7 +13,7 @@ import asyncio
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -33,11 +33,10 @@ from aiozkqueue.errors import AccessDeniedError, CheckpointError, ClaimLostError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.operations.bundles import bundle_pages
 from aiozkqueue.operations.lag import Lag
-from aiozkqueue.operations.ledger_marks import Mark
-from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
+from aiozkqueue.operations.ledger_pages import mark, marks_below, read_page, unmark
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.worker.heap import settled_heap
-from aiozkqueue.zookeeper import NoNodeError, below
+from aiozkqueue.zookeeper import NoNodeError
 
 from .background import BackgroundWork
 from .batching import Batches
@@ -58,9 +57,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.batches.read_marks import Reading
     from aiozkqueue.batches.records import LedgerState
+    from aiozkqueue.operations.ledger_marks import Mark
     from aiozkqueue.operations.ledger_pages import Entry
     from aiozkqueue.queue.redelivery.bundles import BundleState
-    from aiozkqueue.zookeeper import ZooKeeper
 
     from .batching import Page
     from .connection import Link
@@ -347,7 +346,9 @@ async def _read_share(link: Link, share: LedgerShare, layout: RowLayout) -> Asyn
     paths = list(dict.fromkeys(path for path, _, _ in share.parts))
     contents = await asyncio.gather(*(read_page(zookeeper.read, path) for path in paths))
     pages = dict(zip(paths, contents, strict=True))
-    marked = dict(chain.from_iterable(await asyncio.gather(*(_marks(zookeeper, path) for path in paths))))
+    marked: dict[str, Mark] = {}
+    for marks in await asyncio.gather(*(marks_below(zookeeper, path) for path in paths)):
+        marked |= marks
     slices = [part for path, begin, stop in share.parts for part in _slices(path, pages[path], begin, stop)]
     count = 0
     async for found in _messages(link, slices, layout, share.attempt, columnar=not marked):
@@ -371,13 +372,6 @@ async def _read_share(link: Link, share: LedgerShare, layout: RowLayout) -> Asyn
             "taken by other clients, or another query of this group has acknowledged them"
         )
         raise ClaimLostError(msg)
-
-
-async def _marks(zookeeper: ZooKeeper, page: str) -> list[tuple[str, Mark]]:
-    """Return the marks below a page, by message."""
-    names = await below(zookeeper, page)
-    nodes = await zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
-    return [(name, Mark.decode(node.data)) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
 class Slice(NamedTuple):
