@@ -161,7 +161,7 @@ class _Unload:
             self._on_step("acknowledge")
             reader.commit(end)
             start = end
-            brought = sum(stop - begin for share in shares for _, begin, stop in share.parts)
+            brought = sum(share.messages for share in shares)
             messages += brought
             on_batch(brought)
         return messages
