@@ -24,7 +24,7 @@ from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue
 from aiozkqueue.spark.failures import unwrapped_errors
 from aiozkqueue.spark.folder import Folder
-from aiozkqueue.spark.options import Content, Starting, parse_options
+from aiozkqueue.spark.options import Content, parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.zookeeper import ConnectionLossError, Delete, MultiError, SessionExpiredError
 
@@ -194,8 +194,14 @@ class _Reading:
 
 def _options(options: Options, run: str) -> Options:
     """Return the options of the stream, whose group belongs to the run."""
-    own = replace(options, group=f"{_PREFIX}{run}", min_partitions=_TASKS, starting=Starting.LEDGER)
-    return replace(own, fail_on_loss=True, max_attempts=None)  # the files of a batch are named only once
+    return replace(
+        options,
+        group=f"{_PREFIX}{run}",
+        min_partitions=_TASKS,
+        continues_ledger=True,
+        fail_on_loss=True,
+        max_attempts=None,  # a batch is never divided, because its files are named only once
+    )
 
 
 def _columns(schema: str | None, corrupt: str) -> StructType:
