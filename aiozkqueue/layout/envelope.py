@@ -31,6 +31,7 @@ from .fields import (
     no_fields,
     pop_number,
     pop_text,
+    pop_texts,
     read_object,
     storable_text,
     unknown_fields,
@@ -192,11 +193,10 @@ def _fields(header: Header) -> dict[str, JsonValue]:
 
 
 def _header(fields: dict[str, JsonValue]) -> Header:
-    headers = fields.pop("headers", None)
     dead = fields.pop("dead", None)
     tags = fields.pop("filters", None)
     return Header(
-        headers=_texts(headers),
+        headers=pop_texts(fields, "headers", _WHAT),
         key=pop_text(fields, "key", _WHAT),
         group=pop_text(fields, "group", _WHAT),
         priority=pop_number(fields, "priority", _WHAT, -LARGEST_NUMBER, LARGEST_NUMBER) or 0,
@@ -205,16 +205,6 @@ def _header(fields: dict[str, JsonValue]) -> Header:
         tags={} if tags is None else usable_tags(tags),
         unknown=unknown_fields(fields, _WHAT),
     )
-
-
-def _texts(value: JsonValue) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        texts = {name: text for name, text in value.items() if isinstance(text, str)}
-        if len(texts) == len(value):
-            return texts
-    raise MalformedError(f"{_WHAT}: 'headers' is not an object of texts")
 
 
 def _dead_letter(value: JsonValue) -> DeadLetter:

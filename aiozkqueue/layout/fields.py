@@ -90,6 +90,22 @@ def pop_text(fields: dict[str, JsonValue], field: str, what: str) -> str | None:
     raise MalformedError(f"{what}: {field!r} is not a text")
 
 
+def pop_texts(fields: dict[str, JsonValue], field: str, what: str) -> dict[str, str]:
+    """Remove an optional object of texts from ``fields`` and return it; empty if it is not there.
+
+    Raises:
+        MalformedError: the field is not an object of texts.
+    """
+    value = fields.pop(field, None)
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        texts = {name: text for name, text in value.items() if isinstance(text, str)}
+        if len(texts) == len(value):
+            return texts
+    raise MalformedError(f"{what}: {field!r} is not an object of texts")
+
+
 def pop_number(
     fields: dict[str, JsonValue], field: str, what: str, least: int = 0, most: int = LAST_MOMENT
 ) -> int | None:

@@ -30,6 +30,7 @@ from .fields import (
     no_fields,
     pop_number,
     pop_text,
+    pop_texts,
     read_object,
     storable_text,
     unknown_fields,
@@ -194,7 +195,6 @@ class HistoryRecord:
         fields = read_object(data, _WHAT)
         outcome = pop_text(fields, "outcome", _WHAT)
         put = pop_number(fields, "put", _WHAT)
-        headers = fields.pop("headers", None)
         if outcome not in _ENDS or put is None:
             raise MalformedError(f"{_WHAT} lacks its outcome, or the time it was put")
         return cls(
@@ -210,7 +210,7 @@ class HistoryRecord:
             key=pop_text(fields, "key", _WHAT),
             group=pop_text(fields, "group", _WHAT),
             reason=pop_text(fields, "reason", _WHAT) or "",
-            headers=_texts(headers),
+            headers=pop_texts(fields, "headers", _WHAT),
             payload=payload,
             unknown=unknown_fields(fields, _WHAT),
         )
@@ -249,13 +249,3 @@ def parse_record(name: str) -> tuple[int, str] | None:
     """Return the time and the id in a record's name; None if the name is not a record's."""
     match = _RECORD.fullmatch(name)
     return None if match is None else (min(int(match[1]), LAST_MOMENT), match[2])
-
-
-def _texts(value: JsonValue) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        texts = {name: text for name, text in value.items() if isinstance(text, str)}
-        if len(texts) == len(value):
-            return texts
-    raise MalformedError(f"{_WHAT}: 'headers' is not an object of texts")
