@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from aiozkqueue.errors import InvalidOptionError
 
-from .envelope import MAGIC
+from .envelope import MAGIC, frame, split
 from .errors import MalformedError
 from .fields import (
     LARGEST_NUMBER,
@@ -51,7 +51,6 @@ MOST_RECORDS: Final = 10_000_000
 _HOUR_MS: Final = 3_600_000
 _HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
 _RECORD: Final = re.compile(r"([0-9]{13,15})-([^/]{1,24})")
-_START: Final = len(MAGIC) + 4
 _WHAT: Final = "a record of history"
 _WEEK: Final = 7 * 24 * 3600.0
 
@@ -174,7 +173,7 @@ class HistoryRecord:
         data = write_object({**fields, "headers": dict(self.headers)}) if self.headers else write_object(fields)
         if len(data) > OBJECT_LIMIT:  # a record that can be decoded matters more than the headers
             data = write_object(fields)
-        return MAGIC + len(data).to_bytes(4, "big") + data + self.payload
+        return frame(data, self.payload)
 
     @classmethod
     def decode(cls, name: str, data: bytes) -> Self:
@@ -188,10 +187,7 @@ class HistoryRecord:
             raise MalformedError(f"{name[:80]!r} does not name a record of history")
         payload: bytes | None = None
         if data[: len(MAGIC)] == MAGIC:
-            end = _START + int.from_bytes(data[len(MAGIC) : _START], "big")
-            if len(data) < _START or end > len(data):
-                raise MalformedError(f"{_WHAT}: {len(data)} bytes cannot hold its header")
-            data, payload = data[_START:end], data[end:]
+            data, payload = split(data)
         fields = read_object(data, _WHAT)
         outcome = pop_text(fields, "outcome", _WHAT)
         put = pop_number(fields, "put", _WHAT)
