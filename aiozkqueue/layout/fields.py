@@ -122,6 +122,17 @@ def pop_number(
     raise MalformedError(f"{what}: {field!r} is not an integer from {least} to {most}")
 
 
+def check_moment(ms: int, what: str = "time") -> int:
+    """Return a time in milliseconds since 1970.
+
+    Raises:
+        MalformedError: it is not between 1970 and the end of the year 9999.
+    """
+    if not 0 <= ms <= LAST_MOMENT:
+        raise MalformedError(f"{what} {ms} is not a moment between 1970 and 9999 in milliseconds")
+    return ms
+
+
 def is_text(value: object) -> bool:
     """Whether a value is a text, for values whose callers may not be type-checked."""
     return isinstance(value, str)
