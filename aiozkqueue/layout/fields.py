@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import JsonValue
+    from pydantic_core import ValidationError
 
 OBJECT_LIMIT: Final = 64 * 1024
 """Maximum bytes of JSON to read. Longer data is refused unread."""
@@ -57,6 +58,13 @@ def read_object(data: bytes, what: str) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise MalformedError(f"{what} is not a JSON object")
     return cast("dict[str, JsonValue]", value)
+
+
+def unusable(what: str, error: ValidationError) -> MalformedError:
+    """Return the error for an object that its schema refuses; it names the first fault, and shows no values."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return MalformedError(f"{what} cannot be used, {where}: {first['msg']}")
 
 
 def no_fields() -> dict[str, JsonValue]:
