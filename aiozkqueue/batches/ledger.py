@@ -62,9 +62,9 @@ class Ledger(BatchPreparer):
         await self._backlog.freeze()
 
     async def next_batch(self, after: int, limit: int | None) -> int:
-        """Return the number of the batch that follows the given one, which may exist already.
+        """Return the number of the batch that follows the given one, or the given number if there is none.
 
-        The given number if there is none.
+        The batch may exist already. Otherwise it is filled and sealed.
 
         ``limit`` is the maximum number of messages of a new batch; None: all messages.
 
@@ -203,10 +203,10 @@ class Ledger(BatchPreparer):
 
         Raises: as `mark_done`.
         """
-        marked = await self.mark_done(number, stream)
-        if marked:
+        batches = await self.mark_done(number, stream)
+        if batches:
             await self._refresh()  # the operations of each end depend on it
-        return sum([await self._remove(batch) for batch in marked])
+        return sum([await self._remove(batch) for batch in batches])
 
     async def mark_done(self, number: int, stream: str | None = None) -> list[int]:
         """Mark the batches up to this one as done; return those that `finish` has to remove.
@@ -224,7 +224,7 @@ class Ledger(BatchPreparer):
         if not batches:
             await self.require_ours()
         elif stream is not None:
-            batches = await self._certain(batches, stream)
+            batches = await self._removable(batches, stream)
         for batch in batches:
             state = await self._read(batch)
             if not state.done:
@@ -232,10 +232,10 @@ class Ledger(BatchPreparer):
                 await self._note(self._record._replace(done=max(batch, self._record.done)), done)
         return batches
 
-    async def _certain(self, batches: Sequence[int], stream: str) -> list[int]:
+    async def _removable(self, batches: Sequence[int], stream: str) -> list[int]:
         """Return the batches that may be removed. Raises: UnreadBatchError."""
         await self._zookeeper.sync(self._path)
-        certain = 0
+        removable = 0
         for index, batch in enumerate(batches):
             state = await self._read(batch)
             names = await below(self._zookeeper, self._manifest(batch))
@@ -244,7 +244,7 @@ class Ledger(BatchPreparer):
             else:
                 evidence = weigh(names, state.messages, stream, self._record.run)
             if state.done or state.rejected or evidence is Evidence.READ:
-                certain = index + 1
+                removable = index + 1
             elif evidence is Evidence.UNREAD:
                 await self._require_epoch()  # the process that has taken it over may have removed it
                 msg = (
@@ -255,7 +255,7 @@ class Ledger(BatchPreparer):
                     "again in a later batch"
                 )
                 raise UnreadBatchError(msg)
-        return list(batches[:certain])
+        return list(batches[:removable])
 
     async def finish(self) -> int:
         """Remove the remains of batches that are done; return the total number of messages in these batches.
