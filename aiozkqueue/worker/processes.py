@@ -27,8 +27,8 @@ async def supervise(commands: Sequence[Sequence[str]]) -> int:
     """Run each command in a process until all end; return the first exit status that is not 0.
 
     At SIGTERM, SIGINT or SIGHUP, all get SIGTERM: a process that still imports its modules ends by it without a
-    traceback. A process that a signal kills is started again. If one ends with an error, the
-    others are stopped. If the caller is cancelled, all get SIGTERM, and those that still run 10 s later are killed.
+    traceback. A process that a signal kills is started again. If one ends with an error, the others are stopped. If the
+    caller is cancelled, all get SIGTERM, and those that still run 10 s later are killed.
     """
     return await _Processes().serve(commands)
 
