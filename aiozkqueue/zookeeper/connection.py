@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         """Send the first packet; its reply is the only one without a header."""
         future: asyncio.Future[wire.Connected] = self._loop.create_future()
         if self.loss is not None:
-            return _failed(future, self.loss)
+            return failed(future, self.loss)
         self._first = future
         self._send(_LENGTH.pack(len(packet)), packet)
         return future
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         """Send an auth packet, which carries its own xid."""
         future: asyncio.Future[None] = self._loop.create_future()
         if self.loss is not None:
-            return _failed(future, self.loss)
+            return failed(future, self.loss)
         self._auths.append(future)
         self._send(_LENGTH.pack(len(packet)), packet)
         return future
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         """Queue a request for the write at the end of this loop tick. A cancelled future leaves the request queued."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self.loss is not None:
-            return _failed(future, NotConnectedError(f"not sent: {self.loss}"))
+            return failed(future, NotConnectedError(f"not sent: {self.loss}"))
         self._xid = xid = self._xid + 1 if self._xid < wire.HIGHEST_XID else 1
         body, decode, path, pieces = request
         self._pending.append((xid, future, decode, path, pieces))
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 error = ConnectionLossError(str(loss))  # one per future: a traceback belongs to one raise
                 error.__cause__ = cause
-                _failed(future, error)
+                failed(future, error)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -415,7 +415,7 @@ class Connection(asyncio.Protocol):
             if error is None:
                 future.set_result(result)
             else:
-                _failed(future, error)
+                failed(future, error)
         if isinstance(error, SessionExpiredError):
             self._expire()
 
@@ -444,7 +444,7 @@ class Connection(asyncio.Protocol):
         if code == 0:
             future.set_result(None)
         else:
-            _failed(future, wire.error_of(wire.AUTH_FAILED))
+            failed(future, wire.error_of(wire.AUTH_FAILED))
 
     def _event(self, event: wire.Event) -> None:
         if event.kind <= 0:  # concerns the session instead of a znode
@@ -458,7 +458,8 @@ class Connection(asyncio.Protocol):
         self.abort("the server has declared the session over")
 
 
-def _failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:
+def failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:
+    """Fail a future that may have no awaiter, and return it."""
     future.set_exception(error)
     future.exception()  # prevents asyncio's warning about an exception never retrieved if the awaiter is gone
     return future
