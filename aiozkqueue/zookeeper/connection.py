@@ -47,7 +47,6 @@ _MAX_FIRST_REPLY = 64 * 1024
 _LARGE = 4096
 #: Maximum bytes of a listing that one turn of the loop passes on: some thousand names, a few milliseconds.
 _PORTION = 48 * 1024
-_PING_XID, _AUTH_XID = -2, -4
 _NOTIFICATION = struct.pack("!i", wire.WATCH_XID)
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
@@ -373,9 +372,9 @@ class Connection(asyncio.Protocol):
         elif xid == wire.WATCH_XID:
             self.received -= _LENGTH.size + len(frame)
             self._event(wire.decode_event(frame, _HEADER.size))
-        elif xid == _AUTH_XID:
+        elif xid == wire.AUTH_XID:
             self._authenticated(code)
-        elif xid == _PING_XID:
+        elif xid == wire.PING_XID:
             self.pongs += 1
         else:
             raise ProtocolError(f"a reply to the unknown xid {xid}")

@@ -15,9 +15,8 @@ from aiozk.protocol.request import Request as Record
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper.auth import Acl, Permission
 from aiozkqueue.zookeeper.errors import ProtocolError
-from aiozkqueue.zookeeper.wire import Request, decode_nothing, decode_token
+from aiozkqueue.zookeeper.wire import AUTH_XID, Request, decode_nothing, decode_token
 
-_AUTH_XID = -4
 _ANY_WATCH = 3
 
 
@@ -67,7 +66,7 @@ def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int)
 
 def auth(scheme: str, credential: bytes) -> bytes:
     """Return the packet of credentials, with its reserved xid."""
-    return bytes(protocol.AuthRequest(type=0, scheme=scheme, auth=credential).serialize(_AUTH_XID))
+    return bytes(protocol.AuthRequest(type=0, scheme=scheme, auth=credential).serialize(AUTH_XID))
 
 
 def sasl(token: bytes) -> Request[bytes]:
