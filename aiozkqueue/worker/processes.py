@@ -9,7 +9,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from .stops import stop_signals
+from .stops import on_stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +41,7 @@ class _Processes:
         self._stopping = asyncio.Event()
 
     async def serve(self, commands: Sequence[Sequence[str]]) -> int:
-        loop = asyncio.get_running_loop()
-        for number in stop_signals():
-            loop.add_signal_handler(number, self._stop)
+        on_stop_signals(self._stop)
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(self._serve(command)) for command in commands]
         return next((status for task in serving if (status := task.result())), 0)
