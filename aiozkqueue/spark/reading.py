@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
     LAST_MOMENT,
+    SEQUENCE_DIGITS,
     BundledMessage,
     BundleName,
     HistoryRecord,
@@ -78,7 +79,6 @@ T = TypeVar("T")
 
 #: Approximate number of messages of a task. Each task lists its whole folder, so smaller shares cost the server more.
 SHARE: Final = 100_000
-SEQUENCE_DIGITS: Final = 10
 _DAY: Final = 24 * 3600 * 1000
 #: The number of names for which a task makes paths at a time.
 TOGETHER: Final = 10_000
@@ -312,8 +312,8 @@ async def _dead_letters(link: Link, partition: FolderShare, _: RowLayout) -> Asy
             item = ItemName.parse(name)
             if item is None or node is None:
                 continue
-            values = payload_values(item.id, node.data, node.stat.ctime)
-            header = header_of(node.data)
+            header, body = _stored(node.data)
+            values = _payload_values(item.id, header, body, node.stat.ctime)
             dead = None if header is None else header.dead
             values["reason"] = None if dead is None else dead.reason
             values["attempt"] = None if dead is None else dead.attempts
@@ -349,20 +349,18 @@ _PAGES: Final[Mapping[Content, Callable[[Link, FolderShare, RowLayout], AsyncIte
 }
 
 
-def header_of(data: bytes) -> Header | None:
-    """Return the header of stored bytes; None if they do not decode."""
+def _stored(data: bytes) -> tuple[Header | None, bytes]:
+    """Return the header and the payload of stored bytes; None and the bytes themselves if they do not decode."""
     try:
-        return decode(data)[0]
+        return decode(data)
     except MalformedError:
-        return None
+        return None, data
 
 
-def payload_values(message_id: str, data: bytes, created: int) -> dict[str, object]:
-    """Return the contents of an item's bytes. If the envelope does not decode, the bytes are returned as the body."""
-    try:
-        header, body = decode(data)
-    except MalformedError:
-        return {"id": message_id, "body": data, "enqueued_at": 1000 * created}
+def _payload_values(message_id: str, header: Header | None, body: bytes, created: int) -> dict[str, object]:
+    """Return the properties of a message that its header and its payload hold."""
+    if header is None:
+        return {"id": message_id, "body": body, "enqueued_at": 1000 * created}
     return {
         "id": message_id,
         "body": body,
@@ -377,7 +375,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
 
 def item_values(snapshot: ItemSnapshot, now: int, layout: RowLayout) -> dict[str, object]:
     """Return the contents of an item and, if requested, of its lock and its attempts."""
-    values = payload_values(snapshot.id, snapshot.item.data, snapshot.item.stat.ctime)
+    values = _payload_values(snapshot.id, *_stored(snapshot.item.data), snapshot.item.stat.ctime)
     if not layout.reads_locks:
         return values
     item = ItemName.parse(snapshot.name)
@@ -386,7 +384,7 @@ def item_values(snapshot: ItemSnapshot, now: int, layout: RowLayout) -> dict[str
     later = due is not None and due > now
     values["attempt"] = attempts_of(snapshot.meta)
     values["state"] = "in flight" if snapshot.in_flight else "delayed" if later else "waiting"
-    values["owner"] = owner_of(snapshot) if snapshot.in_flight else None
+    values["owner"] = _owner_of(snapshot) if snapshot.in_flight else None
     values["due"] = 1000 * due if later and due is not None else None
     return values
 
@@ -424,7 +422,7 @@ def bundled_values(
     """Return the contents of messages of a bundle, as `item_values` does."""
     rows: list[dict[str, object]] = []
     for message, attempts in messages:
-        values = payload_values(message.id, message.data, state.bundle.ctime)
+        values = _payload_values(message.id, *_stored(message.data), state.bundle.ctime)
         if layout.reads_locks:
             values["attempt"] = attempts
             values["state"] = "waiting" if state.lock is None else "in flight"
@@ -434,7 +432,7 @@ def bundled_values(
     return rows
 
 
-def owner_of(snapshot: ItemSnapshot) -> str | None:
+def _owner_of(snapshot: ItemSnapshot) -> str | None:
     """Return the holder of an item."""
     return None if snapshot.lock is None else LockRecord.decode(snapshot.lock.data).owner
 
