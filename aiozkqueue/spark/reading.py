@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 from pyspark.sql.datasource import (
@@ -74,8 +74,6 @@ if TYPE_CHECKING:
 
     #: Messages with their properties, or bundles of them.
     PageValues: TypeAlias = list[dict[str, object]] | ColumnarPage
-
-T = TypeVar("T")
 
 #: Approximate number of messages of a task. Each task lists its whole folder, so smaller shares cost the server more.
 SHARE: Final = 100_000
@@ -143,7 +141,7 @@ class QueueReader(DataSourceReader):
         with settled_heap(collect=False), linked(self._options) as link:
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
-            while (page := link.call(next_page, pages)) is not None:
+            for page in link.each_of(pages):
                 yield from batches.add(page if isinstance(page, ColumnarPage) else layout.decode(page))
             yield from batches.finish()
 
@@ -178,11 +176,6 @@ def _narrowed(pushed: PushedFilters, bound: Filter) -> PushedFilters:
 def _hour(moment: datetime, more: int) -> str:
     """Return the hour ``more`` milliseconds after a moment, or the first or last hour if it is out of range."""
     return hour_of(min(max(0, milliseconds_at(moment) + more), LAST_MOMENT))
-
-
-async def next_page(pages: AsyncIterator[T]) -> T | None:
-    """Return the next page; None at the end."""
-    return await anext(pages, None)
 
 
 async def _folders(link: Link) -> list[str]:

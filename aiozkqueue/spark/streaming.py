@@ -47,7 +47,7 @@ from .connection import linked
 from .dividing import Piece, cut, divide, pieces_of
 from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content, Mode
-from .reading import bundled_values, columnar_part_of, item_values, next_page
+from .reading import bundled_values, columnar_part_of, item_values
 from .termination import end_if_signalled, stop_on_sigterm
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         layout = RowLayout(self._schema, self._options)
         with settled_heap(collect=False), linked(self._options) as link:
-            pages, batches = _read(link, partition, layout), Batches(layout)
-            while (page := link.call(next_page, pages)) is not None:
+            batches = Batches(layout)
+            for page in link.each_of(_read(link, partition, layout)):
                 yield from batches.add(page)
             yield from batches.finish()
             if partition.reading is not None:

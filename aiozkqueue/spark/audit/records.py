@@ -23,7 +23,7 @@ from aiozkqueue.spark.batching import BATCH, MOST_BYTES
 from aiozkqueue.spark.columns import body_of, default_schema
 from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content
-from aiozkqueue.spark.reading import FolderShare, history_pages, next_page
+from aiozkqueue.spark.reading import FolderShare, history_pages
 from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
@@ -96,10 +96,9 @@ class Reading:
         with opened(self.servers) as (portal, session):
             for hour in self._hours(batches):
                 link = Link.of(portal, session, self.servers.of(hour.queue))
-                pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
                 size = 0
-                while (page := link.call(next_page, pages)) is not None:
+                for page in link.each_of(_pages(link, hour)):
                     waiting += [{"queue": hour.queue, "day": _day(record), **record} for record in page]
                     size += sum(len(body_of(record) or b"") for record in page)
                     if len(waiting) >= BATCH or size >= MOST_BYTES:
