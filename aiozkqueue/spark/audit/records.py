@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -80,7 +80,7 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
                     room = SHARE
                 tasks[-1].append(Hour(queue, hour, share, shares))
                 room -= size / shares
-    return [json.dumps([[entry.queue, entry.name, entry.share, entry.of] for entry in task]) for task in tasks]
+    return [json.dumps([astuple(hour) for hour in task]) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def unload(
     on_step("begin")
     with linked(parsed) as link, unwrapped_errors():
         link.call(require_queue, link)
-        link.call(_opened, link)  # refuses an order before the folder records a run
+        link.call(_is_paused, link)  # refuses an order before the folder records a run
         run, resumed = _run(target, link)
         reader = QueueStreamReader(columns, _options(parsed, run))
         try:
@@ -124,7 +124,7 @@ def unload(
         target.remove(_RUN)
         on_step("forget")
         link.call(_forget, link, f"{_PREFIX}{run}")
-        paused = link.call(_opened, link)
+        paused = link.call(_is_paused, link)
     return Unloaded(messages=messages, resumed=resumed, paused=paused)
 
 
@@ -238,8 +238,8 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
     return run, False
 
 
-async def _opened(link: Link) -> bool:
-    """Read the configuration of the queue as it is now, and return whether it is paused. Raises: InvalidOptionError."""
+async def _is_paused(link: Link) -> bool:
+    """Whether the queue is paused now. Raises: InvalidOptionError: the queue has an order."""
     if not await link.state.open_latest():
         return False
     refuse_order(link.state)
