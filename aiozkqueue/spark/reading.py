@@ -156,7 +156,8 @@ class FilteringReader(QueueReader):
             attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
             column = self._of_message.get(".".join(attribute))
             if column == "id" and isinstance(predicate, EqualTo | In):
-                ids = frozenset(predicate.value if isinstance(predicate, In) else [predicate.value])
+                values = predicate.value if isinstance(predicate, In) else [predicate.value]
+                ids = frozenset(value for value in values if value is not None)  # a null equals no id
                 known = self._pushed.ids
                 self._pushed = replace(self._pushed, ids=ids if known is None else ids & known)
             elif column == "ended_at" and content is Content.HISTORY:
