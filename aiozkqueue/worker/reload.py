@@ -86,6 +86,8 @@ class _Runs:
         # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
         self._stop_requested = False
         self._process = await asyncio.create_subprocess_exec(*self._command, process_group=0)
+        if self._over.is_set():  # by a signal that did not find the process yet
+            self._signal()
 
     def _signal(self) -> None:
         self._stop_requested = True
