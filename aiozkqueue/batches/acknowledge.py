@@ -8,13 +8,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
-from aiozkqueue.operations.ledger_marks import Mark
-from aiozkqueue.operations.ledger_pages import count_messages, read_page
+from aiozkqueue.operations.ledger_pages import count_messages, marks_below, read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
 from aiozkqueue.queue.commit.unclaimed import dead_lettering, find, removal
 from aiozkqueue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
+from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError
 
 from .bundled import ending
 from .epoch import RefusedError
@@ -66,7 +65,7 @@ class BatchRemover(Manifests):
         state = await self._read(batch)
         held = Held(self._claims(batch, state), rejection_of(state))
         ended = await run_limited(MAX_CONCURRENT, [partial(self._end_page, page, held) for page in pages])
-        await self._delete(manifest)
+        await self._remove_manifest(manifest)
         return sum(ended)
 
     def _claims(self, number: int, state: Manifest) -> frozenset[str]:
@@ -88,7 +87,7 @@ class BatchRemover(Manifests):
                 plainly = set(plain)
                 await self._end_separately(batch, [entry for entry in entries if entry not in plainly], reasons)
             for message_id in marked:
-                await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
+                await self._delete(f"{path}/{message_id}")
             operations: list[Operation] = [Delete(path)]
             for entry in plain:
                 operations += ending(self._state.paths, entry)
@@ -99,7 +98,7 @@ class BatchRemover(Manifests):
                     continue  # an abandoned task has marked a message since
                 if refusal.index:
                     await self._end_separately(batch, plain, {})
-                    await self._change([Delete(path)], partial(self._gone, path))
+                    await self._delete(path)
             return messages
 
     def _is_simple(self, item: Entry) -> bool:
@@ -133,14 +132,12 @@ class BatchRemover(Manifests):
         try:
             return await read_page(self._zookeeper.read, page)
         except NoNodeError:
-            await self._change([], self._never)
+            await self._require_epoch()
             return []
 
     async def _reasons(self, page: str) -> dict[str, str]:
         """Read which messages of a page are to be dead-lettered, with the reasons."""
-        names = await below(self._zookeeper, page)
-        nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
-        return {name: Mark.decode(node.data).words for name, node in zip(names, nodes, strict=True) if node is not None}
+        return {name: mark.words for name, mark in (await marks_below(self._zookeeper, page)).items()}
 
     async def _end_separately(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
         """End items with attempts, keys, a history or a reason, and items and bundles whose lock was forced open."""
@@ -168,7 +165,7 @@ class BatchRemover(Manifests):
                 if change.left and change.obstacle is None
             ]
             if places:
-                await self._change([], self._never)  # is it still ours?
+                await self._require_epoch()
 
     def _disposition(self, snapshot: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:

@@ -103,9 +103,7 @@ class Bundles(Epoch):
         paths = self._state.paths
         now = await self._runtime.server_clock.learned(paths.due)
         while True:
-            state = await until_answered(
-                self._zookeeper, partial(read_bundle, self._zookeeper, paths, bundle.place), generation=None
-            )
+            state = await self._read_bundle(bundle)
             singles: list[Entry] = []
             operations: list[Operation] = []
             if state is not None and state.lock is not None and _is_ours(state, claims):
@@ -120,11 +118,9 @@ class Bundles(Epoch):
             try:
                 await self._change([write, *operations], partial(self._has, page, after))
             except RefusedError as refusal:
-                if isinstance(refusal.error, NotEmptyError) and not obstructed:
-                    obstructed = True
-                    log_obstructed(paths, bundle.place)
-                elif not isinstance(refusal.error, NoNodeError | BadVersionError) or not refusal.index:
-                    raise self._refused(refusal) from refusal
+                if isinstance(refusal.error, NoNodeError | BadVersionError) and not refusal.index:  # of the page
+                    raise refusal.error from refusal
+                obstructed = self._obstructed_by(refusal, bundle, before=obstructed)
             else:
                 return after
 
@@ -135,22 +131,34 @@ class Bundles(Epoch):
         """
         paths, obstructed = self._state.paths, False
         while True:
-            state = await until_answered(
-                self._zookeeper, partial(read_bundle, self._zookeeper, paths, bundle.place), generation=None
-            )
+            state = await self._read_bundle(bundle)
             if state is None or not _is_ours(state, claims):
                 return
             operations = [*removal(paths, bundle.place, state, obstructed=obstructed), Delete(paths.lock(bundle.id))]
             try:
                 await self._change(operations, partial(self._gone, paths.lock(bundle.id)))
             except RefusedError as refusal:
-                if isinstance(refusal.error, NotEmptyError) and not obstructed:
-                    obstructed = True
-                    log_obstructed(paths, bundle.place)
-                elif not isinstance(refusal.error, NoNodeError | BadVersionError):
-                    raise self._refused(refusal) from refusal
+                obstructed = self._obstructed_by(refusal, bundle, before=obstructed)
             else:
                 return
+
+    async def _read_bundle(self, bundle: Entry) -> BundleState | None:
+        read = partial(read_bundle, self._zookeeper, self._state.paths, bundle.place)
+        return await until_answered(self._zookeeper, read)
+
+    def _obstructed_by(self, refusal: RefusedError, bundle: Entry, *, before: bool) -> bool:
+        """Return whether znodes below a bundle obstruct its removal, after a change of the bundle was refused.
+
+        The caller reads the bundle again. ``before``: whether they were known to obstruct it.
+
+        Raises: AccessDeniedError, or the error of the refusal, if the change must not be tried again.
+        """
+        if isinstance(refusal.error, NotEmptyError) and not before:
+            log_obstructed(self._state.paths, bundle.place)
+            return True
+        if not isinstance(refusal.error, NoNodeError | BadVersionError):
+            raise self._refused(refusal) from refusal
+        return before
 
     async def _has(self, page: str, entries: Sequence[Entry]) -> bool:
         """Whether a page has these contents."""

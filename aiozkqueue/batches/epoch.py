@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ClaimLostError
@@ -12,6 +13,7 @@ from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
     Create,
+    Delete,
     MultiError,
     NodeExistsError,
     NoNodeError,
@@ -143,14 +145,17 @@ class Epoch:
         assert self._epoch is not None  # noqa: S101 - `_take_over` comes first
         return Check(self._path, self._epoch)
 
-    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
-        """Apply a change of the epoch; after a lost reply, ``done`` returns whether it was applied.
+    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Apply a change of the epoch.
+
+        A refusal after a lost reply may mean that the change was applied: ``done`` returns whether it was. None: a
+        second copy is not refused because of the first.
 
         Raises: ClaimLostError; RefusedError: one of the operations was refused.
         """
 
         async def applied(refusal: MultiError) -> bool:
-            return refusal.index > 0 and await done()
+            return refusal.index > 0 and done is not None and await done()
 
         try:
             await apply_until_answered(self._zookeeper, [self._check(), *operations], applied=applied)
@@ -158,6 +163,14 @@ class Epoch:
             if refusal.index == 0:
                 raise await self._lost() from refusal
             raise RefusedError(refusal.index - 1, refusal.error) from refusal
+
+    async def _delete(self, *paths: str) -> None:
+        """Delete all of these znodes, or none. Raises: as `_change`."""
+        await self._change([Delete(path) for path in paths], partial(self._gone, paths[0]))
+
+    async def _require_epoch(self) -> None:
+        """Raise ClaimLostError if another process has taken the ledger over."""
+        await self._change([])
 
     async def _hold(self) -> Stat:
         """Return the stat of the group's znode.
@@ -177,9 +190,6 @@ class Epoch:
 
     async def _gone(self, path: str) -> bool:
         return await self._zookeeper.exists(path) is None
-
-    async def _never(self) -> bool:
-        return False
 
     def _manifest(self, number: int) -> str:
         return f"{self._path}/{BATCH}{number:010d}"

@@ -62,9 +62,9 @@ class Ledger(BatchPreparer):
         await self._backlog.freeze()
 
     async def next_batch(self, after: int, limit: int | None) -> int:
-        """Return the number of the batch that follows the given one, which may exist already.
+        """Return the number of the batch that follows the given one, or the given number if there is none.
 
-        The given number if there is none.
+        The batch may exist already. Otherwise it is filled and sealed.
 
         ``limit`` is the maximum number of messages of a new batch; None: all messages.
 
@@ -92,7 +92,7 @@ class Ledger(BatchPreparer):
         if begun is None:
             return None
         sealed = SetData(self._manifest(begun.number), Manifest(begun.messages).encode())
-        await self._change([sealed], self._never)
+        await self._change([sealed])
         self._unsealed = False
         return begun.number
 
@@ -132,9 +132,9 @@ class Ledger(BatchPreparer):
         state, pages = await self._read(number), await self.pages(number)
         if state.rejected:
             pages = []
-        items = sum(page.items for page in pages)
+        messages = sum(page.messages for page in pages)
         check = self._check()
-        mark = ReadMark(stream, self._record.run, 0, items)
+        mark = ReadMark(stream, self._record.run, 0, messages)
         stat = await self._zookeeper.exists(self._manifest(number))
         await self._hold()  # otherwise this may be the version of a successor's attempt
         reading = Reading(check.path, check.version, self._manifest(number), mark)
@@ -152,12 +152,12 @@ class Ledger(BatchPreparer):
         after = before.next_attempt(most)
         if after.rejected and not before.rejected:
             log.error("%s: its only message is rejected after %d attempts", what, after.rejected, extra=extra)
-        if after.items != before.items:
-            log.warning("%s: %s of its %s messages are tried alone", what, after.items, before.items, extra=extra)
+        if after.messages != before.messages:
+            log.warning("%s: %s of its %s messages are tried alone", what, after.messages, before.messages, extra=extra)
             heir = Manifest(0, parent=number, chunk=after.chunk)
             await self._divide(number, await self._new(heir.encode()))
             after = (await self._read(number)).next_attempt(None)
-        await self._change([SetData(self._manifest(number), after.encode())], self._never)
+        await self._change([SetData(self._manifest(number), after.encode())])
 
     async def _divide(self, number: int, heir: int) -> None:
         """Keep the first messages in a batch, as recorded in its heir, and move the others to that heir.
@@ -170,7 +170,7 @@ class Ledger(BatchPreparer):
         claims = self._claims(number, state)
         for name in await below(self._zookeeper, manifest):
             if not is_page(name):  # a mark for the undivided batch
-                await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
+                await self._delete(f"{manifest}/{name}")
         remaining = chunk
         for page in pages:
             first, remainder = await self._cut(page.path, remaining, claims)
@@ -180,9 +180,9 @@ class Ledger(BatchPreparer):
                 marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
                 rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
                 await self._change([create, *marks, rest], partial(self._exists, create.path))
-        kept, moved = [sum(page.items for page in await self.pages(part, sealed=False)) for part in (number, heir)]
+        kept, moved = [sum(page.messages for page in await self.pages(part, sealed=False)) for part in (number, heir)]
         left, right = state.divided(number, chunk, kept, moved)
-        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
+        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())])
 
     async def _cut(self, page: str, remaining: int, claims: Collection[str]) -> tuple[list[Entry], list[Entry]]:
         """Return the first items of a page, with up to ``remaining`` messages, and the others.
@@ -203,10 +203,10 @@ class Ledger(BatchPreparer):
 
         Raises: as `mark_done`.
         """
-        marked = await self.mark_done(number, stream)
-        if marked:
+        batches = await self.mark_done(number, stream)
+        if batches:
             await self._refresh()  # the operations of each end depend on it
-        return sum([await self._remove(batch) for batch in marked])
+        return sum([await self._remove(batch) for batch in batches])
 
     async def mark_done(self, number: int, stream: str | None = None) -> list[int]:
         """Mark the batches up to this one as done; return those that `finish` has to remove.
@@ -224,7 +224,7 @@ class Ledger(BatchPreparer):
         if not batches:
             await self.require_ours()
         elif stream is not None:
-            batches = await self._certain(batches, stream)
+            batches = await self._removable(batches, stream)
         for batch in batches:
             state = await self._read(batch)
             if not state.done:
@@ -232,18 +232,21 @@ class Ledger(BatchPreparer):
                 await self._note(self._record._replace(done=max(batch, self._record.done)), done)
         return batches
 
-    async def _certain(self, batches: Sequence[int], stream: str) -> list[int]:
+    async def _removable(self, batches: Sequence[int], stream: str) -> list[int]:
         """Return the batches that may be removed. Raises: UnreadBatchError."""
         await self._zookeeper.sync(self._path)
-        certain = 0
+        removable = 0
         for index, batch in enumerate(batches):
             state = await self._read(batch)
             names = await below(self._zookeeper, self._manifest(batch))
-            evidence = Evidence.UNREAD if state.items is None else weigh(names, state.items, stream, self._record.run)
+            if state.messages is None:
+                evidence = Evidence.UNREAD
+            else:
+                evidence = weigh(names, state.messages, stream, self._record.run)
             if state.done or state.rejected or evidence is Evidence.READ:
-                certain = index + 1
+                removable = index + 1
             elif evidence is Evidence.UNREAD:
-                await self._change([], self._never)  # the process that has taken it over may have removed it
+                await self._require_epoch()  # the process that has taken it over may have removed it
                 msg = (
                     f"queue {self._state.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
                     "of this query has read all of it. A file sink does so when its folder knows the batch number from "
@@ -252,7 +255,7 @@ class Ledger(BatchPreparer):
                     "again in a later batch"
                 )
                 raise UnreadBatchError(msg)
-        return list(batches[:certain])
+        return list(batches[:removable])
 
     async def finish(self) -> int:
         """Remove the remains of batches that are done; return the total number of messages in these batches.
@@ -269,5 +272,5 @@ class Ledger(BatchPreparer):
             if not state.done:
                 break  # batches are acknowledged in order
             await self._remove(batch)
-            finished += state.items or 0
+            finished += state.messages or 0
         return finished

@@ -95,7 +95,7 @@ class BatchMaker(BatchRemover):
         if begun.messages:
             self._begun = begun
             return begun
-        await self._delete(self._manifest(begun.number))
+        await self._remove_manifest(self._manifest(begun.number))
         self._unsealed = False
         return None
 
@@ -123,7 +123,7 @@ class BatchMaker(BatchRemover):
         pages = await self.pages(number, sealed=False)
         # An earlier page than the last may have been refused.
         after = int(name_at(pages[-1].path)) + 1 if pages else 0
-        return Begun(number, sum(page.items for page in pages), after)
+        return Begun(number, sum(page.messages for page in pages), after)
 
     async def _list_free(self, limit: int | None) -> None:
         """List free messages."""
@@ -195,7 +195,7 @@ class BatchMaker(BatchRemover):
         A bundle is chosen as a whole. If it exceeds the remaining size of the batch, it is dissolved, and none may be
         chosen.
         """
-        chosen = self._request_policy(min(size, remaining))
+        chosen = self._take_candidates(min(size, remaining))
         most, messages = min(MESSAGES * size, remaining), 0
         for index, entry in enumerate(chosen):
             messages += entry.messages
@@ -207,7 +207,8 @@ class BatchMaker(BatchRemover):
                 return chosen[:index]
         return chosen
 
-    def _request_policy(self, most: int) -> list[Entry]:
+    def _take_candidates(self, most: int) -> list[Entry]:
+        """Remove and return up to ``most`` items and bundles from those that may be free, in order."""
         chosen = self._again[:most]
         del self._again[:most]
         more = most - len(chosen)
@@ -228,7 +229,7 @@ class BatchMaker(BatchRemover):
         for entry in entries:
             operations += locking(paths, entry, lock)
         try:
-            await self._change(operations, lambda: self._exists(path))
+            await self._change(operations, partial(self._exists, path))
         except RefusedError as refusal:
             if isinstance(refusal.error, NoAuthError) and not isinstance(operations[refusal.index], Check):
                 raise self._refused(refusal) from refusal

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, read_page
-from aiozkqueue.zookeeper import Create, Delete, NoNodeError, NotEmptyError, below
+from aiozkqueue.zookeeper import Create, NoNodeError, NotEmptyError, below
 
 from .bundled import Bundles
 from .epoch import BATCH, RefusedError
@@ -29,7 +28,7 @@ class Page(NamedTuple):
     """A page of a manifest, the number of its messages, and the items and bundles that it names."""
 
     path: str
-    items: int
+    messages: int
     entries: Sequence[Entry]
 
 
@@ -58,15 +57,14 @@ class Manifests(Bundles):
                 pages = [
                     Page(path, count_messages(entries), entries) for path, entries in zip(paths, contents, strict=True)
                 ]
-                if not sealed or sum(page.items for page in pages) == state.items:
+                if not sealed or sum(page.messages for page in pages) == state.messages:
                     return pages
         if self._epoch is not None:
             await self._hold()
         msg = (
             f"queue {self._state.name!r}: batch {number} of stream {self._group!r} does not exist: it was "
             "acknowledged, or its ledger was released. Set failOnDataLoss=false to continue without this batch: "
-            "messages that were "
-            "released are still in the queue and come in a later batch"
+            "messages that were released are still in the queue and come in a later batch"
         )
         raise ClaimLostError(msg)
 
@@ -80,14 +78,14 @@ class Manifests(Bundles):
         manifest = self._manifest(number)
         return [f"{manifest}/{name}" for name in sorted(filter(is_page, await below(self._zookeeper, manifest)))]
 
-    async def _delete(self, manifest: str) -> None:
+    async def _remove_manifest(self, manifest: str) -> None:
         """Remove a manifest without pages, with the marks below it."""
         while True:
-            marks = [Delete(f"{manifest}/{name}") for name in await below(self._zookeeper, manifest)]
+            marks = [f"{manifest}/{name}" for name in await below(self._zookeeper, manifest)]
             try:
                 for start in range(0, len(marks), MARKS):
-                    await self._change(marks[start : start + MARKS], partial(self._gone, marks[start].path))
-                await self._change([Delete(manifest)], partial(self._gone, manifest))
+                    await self._delete(*marks[start : start + MARKS])
+                await self._delete(manifest)
             except RefusedError as refusal:
                 if isinstance(refusal.error, NotEmptyError):
                     continue  # an abandoned task has created a mark

@@ -53,7 +53,7 @@ class BatchPreparer(BatchMaker):
                 released += sum(
                     await run_limited(MAX_CONCURRENT, [partial(self._release_page, page) for page in pages])
                 )
-                await self._delete(self._manifest(number))
+                await self._remove_manifest(self._manifest(number))
         self._begun, self._unsealed = None, False
         return released
 
@@ -74,7 +74,7 @@ class BatchPreparer(BatchMaker):
             except RefusedError as refusal:
                 if 0 < refusal.index <= len(parts) and not isinstance(refusal.error, NoAuthError):
                     del entries[parts[refusal.index - 1][0]]  # it was forced open, and is no longer ours
-                    await self._change([SetData(page, write_page(entries))], self._never)
+                    await self._change([SetData(page, write_page(entries))])
                 elif refusal.index > len(parts) and isinstance(refusal.error, NoAuthError):
                     wakeup = []  # without the right to wake consumers: they also poll
                 else:

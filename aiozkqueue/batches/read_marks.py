@@ -59,21 +59,21 @@ class ReadMark(NamedTuple):
         return None if found is None else cls(found[1], found[2], int(found[3]), int(found[4]))
 
 
-def weigh(names: Iterable[str], items: int, stream: str, run: str) -> Evidence:
-    """Decide from the names of a manifest's children whether tasks of a stream have read all of its ``items``."""
+def weigh(names: Iterable[str], messages: int, stream: str, run: str) -> Evidence:
+    """Decide from the names of a manifest's children whether tasks of a stream have read all of its ``messages``."""
     marks = [mark for mark in map(ReadMark.parse, names) if mark is not None and mark.stream == stream]
-    if _covered([mark for mark in marks if mark.run == run], items):
+    if _covered([mark for mark in marks if mark.run == run], messages):
         return Evidence.READ
-    return Evidence.EARLIER if _covered(marks, items) else Evidence.UNREAD
+    return Evidence.EARLIER if _covered(marks, messages) else Evidence.UNREAD
 
 
-def _covered(marks: Iterable[ReadMark], items: int) -> bool:
+def _covered(marks: Iterable[ReadMark], messages: int) -> bool:
     reached = 0
     for begin, stop in sorted((mark.begin, mark.stop) for mark in marks):
         if begin > reached:
             return False
         reached = max(reached, stop)
-    return reached >= items
+    return reached >= messages
 
 
 class Reading(NamedTuple):

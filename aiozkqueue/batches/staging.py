@@ -17,7 +17,6 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, name_of_write, unlocking
 from aiozkqueue.queue.commit.create_items import CreateItems
-from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
@@ -40,6 +39,7 @@ from .ended_writes import NOT_KNOWN, EndedWrites, Made
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.runtime.deadline import Deadline
@@ -165,29 +165,25 @@ class BatchWriter:
 
         Raises: NotCommittedError: that attempt has been discarded, also with its queue, or a later batch has begun.
         """
-        state = self._state
         while True:
             record, version = await self._read()
-            if record is not None and batch <= record.last_complete:
-                break
+            pending: str | None = None
             if record is not None:
+                if batch <= record.last_complete:
+                    break
                 self._require_latest(batch, record)
-            begun = record is not None and record.batch == batch
-            pending = record.stage if record is not None and begun else None
-            if begun != (pending is not None) or stage not in {None, pending}:
+                if record.batch == batch:
+                    pending = record.stage
+                    if pending is None:
+                        raise self._given_up(batch)
+            if stage not in {None, pending}:
                 raise self._given_up(batch)
-            done = self._record(batch, record)
-            if record is None:
-                await self._zookeeper.ensure(state.paths.sinks)
-                await self._write([Create(self.path, done.encode())])
-                continue
-            operations: list[Operation] = [SetData(self.path, done.encode(), version)]
-            if record.batch == batch and record.stage is not None:
-                wakeup_paths = await self._wakeup_paths()
-                operations += await unlocking(QueueHandle(self._runtime, state), record.stage)
-                operations += (SetData(wakeup, b"") for wakeup in wakeup_paths)
-            await self._write(operations)
-        await clear_away(QueueHandle(self._runtime, state), self.writer)
+            opening: list[Operation] = []
+            if pending is not None:
+                wakeups = await self._wakeup_paths()
+                opening = [*await unlocking(self._handle, pending), *(SetData(wakeup, b"") for wakeup in wakeups)]
+            await self._change(record, version, self._record(batch, record), *opening)
+        await clear_away(self._handle, self.writer)
 
     async def _wakeup_paths(self) -> list[str]:
         """Return the znodes to write to so that every idle consumer wakes: the items, and a lane of each priority.

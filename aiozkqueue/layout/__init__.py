@@ -1,7 +1,7 @@
 """The stored format: paths, names, and the bytes of every znode.
 
-This package has pure functions and frozen values: no I/O, no clock, no asyncio. It imports nothing from the package
-except its errors.
+This package has pure functions and frozen values: no I/O, no clock, no asyncio. From the rest of the package it imports
+only `arguments`, `errors` and `moments`.
 
 For a put, `IdSource` makes the id, `item_prefix` the name, and `encode` the bytes of a znode under `QueuePaths.items`.
 A consumer parses names with `item_id`, `item_sequence` and `ItemName.parse`, claims with a `LockRecord`, reads with

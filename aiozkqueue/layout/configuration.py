@@ -34,7 +34,7 @@ from aiozkqueue.moments import LONGEST_DELAY
 
 from .bundles import MOST_BUNDLED
 from .errors import MalformedError
-from .fields import LARGEST_NUMBER, OBJECT_LIMIT, no_fields, read_object, unknown_fields
+from .fields import LARGEST_NUMBER, OBJECT_LIMIT, no_fields, read_object, unknown_fields, unusable
 from .history import MOST_RECORDS, History
 from .lanes import (
     FIRST_PRIORITY,
@@ -115,7 +115,8 @@ class StoredConfig(QueueConfig):
 
     def __post_init__(self) -> None:
         QueueConfig.__post_init__(self)  # `super()` does not find the class that ``slots=True`` replaces
-        _refuse(excess_of(self._width, {**self.priorities, 0: self.generations}.values()))
+        if excess := excess_of(self._width, self._generations.values()):
+            raise InvalidOptionError(f"{excess}: use fewer shards or fewer priorities")
 
     @property
     def settings(self) -> QueueConfig:
@@ -155,18 +156,24 @@ class StoredConfig(QueueConfig):
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The lanes of each priority, the most urgent first."""
-        generations = {**self.priorities, 0: self.generations}
         shards = self.shards or 1
-        return tuple(tier_of(priority, shards, self._width, generations[priority]) for priority in sorted(generations))
+        return tuple(
+            tier_of(priority, shards, self._width, spans) for priority, spans in sorted(self._generations.items())
+        )
 
     @property
     def lane_count(self) -> int:
         """The number of `lanes`, computed without building them."""
-        return count_lanes(self._width, {**self.priorities, 0: self.generations}.values())
+        return count_lanes(self._width, self._generations.values())
 
     @property
     def _width(self) -> int:
         return max(self.width, self.shards or 1)
+
+    @property
+    def _generations(self) -> dict[int, Mapping[int, tuple[int, int]]]:
+        """The generations of each priority in use, including 0."""
+        return {**self.priorities, 0: self.generations}
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -183,7 +190,7 @@ class StoredConfig(QueueConfig):
     @property
     def gave_up_lanes(self) -> bool:
         """Whether older generations, which were empty, are no longer among the `lanes`."""
-        return any(oldest for spans in (self.generations, *self.priorities.values()) for oldest, _ in spans.values())
+        return any(oldest for spans in self._generations.values() for oldest, _ in spans.values())
 
     @property
     def older_lanes(self) -> tuple[str, ...]:
@@ -211,7 +218,7 @@ class StoredConfig(QueueConfig):
             "requires": ["bundles"] if self.bundled else None,
             "history": _store_history(self.history) if isinstance(self.history, History) else self.history,
             "clean_every": self.clean_every if isinstance(self.clean_every, float) else None,
-            "width": None if self.shards is None and self.width == 1 else max(self.width, self.shards or 1),
+            "width": None if self.shards is None and self.width == 1 else self._width,
             "groups": self.groups,
             "ordered": self.ordered,
             "paused": self.paused,
@@ -248,9 +255,7 @@ class StoredConfig(QueueConfig):
             read = cast("_Configuration", _configuration.validate_python(stored))
             policy = None if read["policy"] is None else _policy(read["policy"])
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise MalformedError(f"{_WHAT} cannot be used, {where}: {first['msg']}") from error
+            raise unusable(_WHAT, error) from error
         except InvalidOptionError as error:
             raise MalformedError(f"{_WHAT} cannot be used: {error}") from error
         width = max(read["width"], read["shards"] or 1)
@@ -290,11 +295,6 @@ class StoredConfig(QueueConfig):
             reap_limit=read["reap_limit"],
             stored=stored,
         )
-
-
-def _refuse(excess: str | None) -> None:
-    if excess is not None:
-        raise InvalidOptionError(f"{excess}: use fewer shards or fewer priorities")
 
 
 class _Configuration(TypedDict):

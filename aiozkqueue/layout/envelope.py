@@ -31,6 +31,7 @@ from .fields import (
     no_fields,
     pop_number,
     pop_text,
+    pop_texts,
     read_object,
     storable_text,
     unknown_fields,
@@ -110,7 +111,7 @@ def encode(payload: bytes, header: Header | None = None) -> bytes:
     fields = None if header is None or header is EMPTY_HEADER else _fields(header)
     if not fields and payload[:4] != MAGIC:
         return payload
-    return _envelope_start(fields or {}) + payload
+    return frame(_header_text(fields or {}), payload)
 
 
 def encoded_size(payload: bytes, header: Header | None = None) -> int:
@@ -122,7 +123,7 @@ def encoded_size(payload: bytes, header: Header | None = None) -> int:
     fields = {} if header is None or header is EMPTY_HEADER else _fields(header)
     if not fields and payload[: len(MAGIC)] != MAGIC:
         return len(payload)
-    return len(_envelope_start(fields)) + len(payload)
+    return _START + len(_header_text(fields)) + len(payload)
 
 
 def decode(data: bytes) -> tuple[Header, bytes]:
@@ -133,16 +134,29 @@ def decode(data: bytes) -> tuple[Header, bytes]:
     """
     if data[:4] != MAGIC:
         return EMPTY_HEADER, data
-    length = int.from_bytes(data[len(MAGIC) : _START], "big")
-    end = _START + length
-    if len(data) < _START or end > len(data):
-        raise MalformedError(f"an envelope of {len(data)} bytes cannot hold a header of {length}")
-    if length > OBJECT_LIMIT:
-        raise MalformedError(f"{_WHAT} has {length} bytes, more than {OBJECT_LIMIT}")
-    header = _header(read_object(data[_START:end], _WHAT))
-    if length * _GROWTH > HEADER_LIMIT:
+    text, payload = split(data)
+    header = _header(read_object(text, _WHAT))
+    if len(text) * _GROWTH > HEADER_LIMIT:
         _check_writable(header)
-    return header, data[end:]
+    return header, payload
+
+
+def frame(header: bytes, payload: bytes) -> bytes:
+    """Return an envelope with this JSON as its header."""
+    return MAGIC + len(header).to_bytes(4, "big") + header + payload
+
+
+def split(envelope: bytes) -> tuple[bytes, bytes]:
+    """Return the JSON and the payload of bytes that begin with `MAGIC`.
+
+    Raises:
+        MalformedError: they end before the header does.
+    """
+    length = int.from_bytes(envelope[len(MAGIC) : _START], "big")
+    end = _START + length
+    if len(envelope) < _START or end > len(envelope):
+        raise MalformedError(f"an envelope of {len(envelope)} bytes cannot hold a header of {length}")
+    return envelope[_START:end], envelope[end:]
 
 
 def _check_writable(header: Header) -> None:
@@ -153,7 +167,7 @@ def _check_writable(header: Header) -> None:
         raise MalformedError(f"{_WHAT} cannot be written again: {error}") from error
 
 
-def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
+def _header_text(fields: dict[str, JsonValue]) -> bytes:
     try:
         text = write_object(fields)
     except (ValueError, TypeError) as error:
@@ -163,7 +177,7 @@ def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
         raise InvalidOptionError(
             f"headers, key and group take {len(text)} bytes, more than {limit}: put large data into the payload"
         )
-    return MAGIC + len(text).to_bytes(4, "big") + text
+    return text
 
 
 def _fields(header: Header) -> dict[str, JsonValue]:
@@ -192,11 +206,10 @@ def _fields(header: Header) -> dict[str, JsonValue]:
 
 
 def _header(fields: dict[str, JsonValue]) -> Header:
-    headers = fields.pop("headers", None)
     dead = fields.pop("dead", None)
     tags = fields.pop("filters", None)
     return Header(
-        headers=_texts(headers),
+        headers=pop_texts(fields, "headers", _WHAT),
         key=pop_text(fields, "key", _WHAT),
         group=pop_text(fields, "group", _WHAT),
         priority=pop_number(fields, "priority", _WHAT, -LARGEST_NUMBER, LARGEST_NUMBER) or 0,
@@ -205,16 +218,6 @@ def _header(fields: dict[str, JsonValue]) -> Header:
         tags={} if tags is None else usable_tags(tags),
         unknown=unknown_fields(fields, _WHAT),
     )
-
-
-def _texts(value: JsonValue) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        texts = {name: text for name, text in value.items() if isinstance(text, str)}
-        if len(texts) == len(value):
-            return texts
-    raise MalformedError(f"{_WHAT}: 'headers' is not an object of texts")
 
 
 def _dead_letter(value: JsonValue) -> DeadLetter:

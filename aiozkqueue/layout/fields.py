@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import JsonValue
+    from pydantic_core import ValidationError
 
 OBJECT_LIMIT: Final = 64 * 1024
 """Maximum bytes of JSON to read. Longer data is refused unread."""
@@ -59,6 +60,13 @@ def read_object(data: bytes, what: str) -> dict[str, JsonValue]:
     return cast("dict[str, JsonValue]", value)
 
 
+def unusable(what: str, error: ValidationError) -> MalformedError:
+    """Return the error for an object that its schema refuses; it names the first fault, and shows no values."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return MalformedError(f"{what} cannot be used, {where}: {first['msg']}")
+
+
 def no_fields() -> dict[str, JsonValue]:
     """Return an empty mapping, the unknown fields of a record that has none."""
     return {}
@@ -90,6 +98,22 @@ def pop_text(fields: dict[str, JsonValue], field: str, what: str) -> str | None:
     raise MalformedError(f"{what}: {field!r} is not a text")
 
 
+def pop_texts(fields: dict[str, JsonValue], field: str, what: str) -> dict[str, str]:
+    """Remove an optional object of texts from ``fields`` and return it; empty if it is not there.
+
+    Raises:
+        MalformedError: the field is not an object of texts.
+    """
+    value = fields.pop(field, None)
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        texts = {name: text for name, text in value.items() if isinstance(text, str)}
+        if len(texts) == len(value):
+            return texts
+    raise MalformedError(f"{what}: {field!r} is not an object of texts")
+
+
 def pop_number(
     fields: dict[str, JsonValue], field: str, what: str, least: int = 0, most: int = LAST_MOMENT
 ) -> int | None:
@@ -104,6 +128,17 @@ def pop_number(
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     raise MalformedError(f"{what}: {field!r} is not an integer from {least} to {most}")
+
+
+def check_moment(ms: int, what: str = "time") -> int:
+    """Return a time in milliseconds since 1970.
+
+    Raises:
+        MalformedError: it is not between 1970 and the end of the year 9999.
+    """
+    if not 0 <= ms <= LAST_MOMENT:
+        raise MalformedError(f"{what} {ms} is not a moment between 1970 and 9999 in milliseconds")
+    return ms
 
 
 def is_text(value: object) -> bool:

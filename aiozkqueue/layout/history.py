@@ -20,21 +20,25 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.moments import moment_at
 
-from .envelope import MAGIC
+from .envelope import MAGIC, frame, split
 from .errors import MalformedError
 from .fields import (
     LARGEST_NUMBER,
-    LAST_MOMENT,
     OBJECT_LIMIT,
+    check_moment,
     no_fields,
     pop_number,
     pop_text,
+    pop_texts,
     read_object,
     storable_text,
     unknown_fields,
     write_object,
 )
+from .lanes import HOUR
+from .paths import parse_due
 from .policy import positive_seconds
 
 if TYPE_CHECKING:
@@ -47,10 +51,7 @@ if TYPE_CHECKING:
 MOST_RECORDS: Final = 10_000_000
 """The maximum number of records that a history may be configured to keep."""
 
-_HOUR_MS: Final = 3_600_000
 _HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
-_RECORD: Final = re.compile(r"([0-9]{13,15})-([^/]{1,24})")
-_START: Final = len(MAGIC) + 4
 _WHAT: Final = "a record of history"
 _WEEK: Final = 7 * 24 * 3600.0
 
@@ -140,17 +141,17 @@ class HistoryRecord:
     @property
     def put_at(self) -> datetime:
         """The time of the put, in ZooKeeper's time."""
-        return datetime.fromtimestamp(self.put / 1000, UTC)
+        return moment_at(self.put)
 
     @property
     def claimed_at(self) -> datetime | None:
         """The time when the session that ended it had claimed it."""
-        return None if self.claimed is None else datetime.fromtimestamp(self.claimed / 1000, UTC)
+        return None if self.claimed is None else moment_at(self.claimed)
 
     @property
     def ended_at(self) -> datetime:
         """The time of the end, in ZooKeeper's time."""
-        return datetime.fromtimestamp(self.ended / 1000, UTC)
+        return moment_at(self.ended)
 
     @property
     def place(self) -> str:
@@ -173,7 +174,7 @@ class HistoryRecord:
         data = write_object({**fields, "headers": dict(self.headers)}) if self.headers else write_object(fields)
         if len(data) > OBJECT_LIMIT:  # a record that can be decoded matters more than the headers
             data = write_object(fields)
-        return MAGIC + len(data).to_bytes(4, "big") + data + self.payload
+        return frame(data, self.payload)
 
     @classmethod
     def decode(cls, name: str, data: bytes) -> Self:
@@ -187,14 +188,10 @@ class HistoryRecord:
             raise MalformedError(f"{name[:80]!r} does not name a record of history")
         payload: bytes | None = None
         if data[: len(MAGIC)] == MAGIC:
-            end = _START + int.from_bytes(data[len(MAGIC) : _START], "big")
-            if len(data) < _START or end > len(data):
-                raise MalformedError(f"{_WHAT}: {len(data)} bytes cannot hold its header")
-            data, payload = data[_START:end], data[end:]
+            data, payload = split(data)
         fields = read_object(data, _WHAT)
         outcome = pop_text(fields, "outcome", _WHAT)
         put = pop_number(fields, "put", _WHAT)
-        headers = fields.pop("headers", None)
         if outcome not in _ENDS or put is None:
             raise MalformedError(f"{_WHAT} lacks its outcome, or the time it was put")
         return cls(
@@ -210,7 +207,7 @@ class HistoryRecord:
             key=pop_text(fields, "key", _WHAT),
             group=pop_text(fields, "group", _WHAT),
             reason=pop_text(fields, "reason", _WHAT) or "",
-            headers=_texts(headers),
+            headers=pop_texts(fields, "headers", _WHAT),
             payload=payload,
             unknown=unknown_fields(fields, _WHAT),
         )
@@ -225,9 +222,7 @@ def hour_of(ms: int) -> str:
     Raises:
         MalformedError: the moment is not between 1970 and the end of the year 9999.
     """
-    if not 0 <= ms <= LAST_MOMENT:
-        raise MalformedError(f"{ms} is not a moment between 1970 and 9999 in milliseconds")
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H}"
+    return f"{moment_at(check_moment(ms)):%Y-%m-%dT%H}"
 
 
 def parse_hour(name: str) -> int | None:
@@ -242,20 +237,9 @@ def parse_hour(name: str) -> int | None:
 
 def hour_end(begin: int) -> int:
     """Return the end of the hour that begins at ``begin``."""
-    return begin + _HOUR_MS
+    return begin + HOUR
 
 
 def parse_record(name: str) -> tuple[int, str] | None:
     """Return the time and the id in a record's name; None if the name is not a record's."""
-    match = _RECORD.fullmatch(name)
-    return None if match is None else (min(int(match[1]), LAST_MOMENT), match[2])
-
-
-def _texts(value: JsonValue) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        texts = {name: text for name, text in value.items() if isinstance(text, str)}
-        if len(texts) == len(value):
-            return texts
-    raise MalformedError(f"{_WHAT}: 'headers' is not an object of texts")
+    return parse_due(name)  # both names have the same form

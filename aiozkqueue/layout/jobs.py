@@ -17,8 +17,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from aiozkqueue.errors import InvalidOptionError, InvalidScheduleError
 
-from .errors import MalformedError
-from .fields import LAST_MOMENT, OBJECT_LIMIT, no_fields, read_object, unknown_fields, write_object
+from .fields import LAST_MOMENT, OBJECT_LIMIT, no_fields, read_object, unknown_fields, unusable, write_object
 from .paths import check_queue_name, check_root
 
 if TYPE_CHECKING:
@@ -122,9 +121,7 @@ class JobRecord:
         try:
             read = _Stored.model_validate(fields)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise MalformedError(f"{_WHAT} cannot be used, {where}: {first['msg']}") from None  # it shows payloads
+            raise unusable(_WHAT, error) from None  # its cause shows payloads
         for known in _Stored.model_fields:
             fields.pop(known, None)
         return cls(

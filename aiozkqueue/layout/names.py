@@ -25,7 +25,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from .errors import MalformedError
-from .fields import LAST_MOMENT
+from .fields import LAST_MOMENT, check_moment
 from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS, priority_of
 
 if TYPE_CHECKING:
@@ -284,9 +284,9 @@ def item_prefix(
     _check_field("id", id)
     head = "item-"
     if due is not None:
-        head = f"{head}t{_check_moment('due', due)}-"
+        head = f"{head}t{check_moment(due, 'due')}-"
     if expires is not None:
-        head = f"{head}e{_check_moment('expires', expires)}-"
+        head = f"{head}e{check_moment(expires, 'expires')}-"
     if group is not None:
         head = f"{head}g{_check_field('group', group)}-"
     if key is not None:
@@ -326,7 +326,7 @@ def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:
         MalformedError: the due time is out of range.
     """
     urgency = f"p{priority - FIRST_PRIORITY:03d}-" if priority else ""
-    return f"item-t{_check_moment('due', due)}-{urgency}{unscheduled_prefix(prefix)[len('item-') :]}"
+    return f"item-t{check_moment(due, 'due')}-{urgency}{unscheduled_prefix(prefix)[len('item-') :]}"
 
 
 def unscheduled_prefix(prefix: str) -> str:
@@ -499,12 +499,6 @@ def _is_number(value: str) -> bool:
 
 def _moment(digits: str) -> int:
     return min(int(digits), LAST_MOMENT) if len(digits) <= _DUE_DIGITS else LAST_MOMENT
-
-
-def _check_moment(field: str, ms: int) -> int:
-    if not 0 <= ms <= LAST_MOMENT:
-        raise MalformedError(f"{field} {ms} is not a moment between 1970 and 9999 in milliseconds")
-    return ms
 
 
 def _check_field(field: str, value: str) -> str:

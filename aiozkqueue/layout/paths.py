@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.arguments import plain
 from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
-from .errors import MalformedError
-from .fields import LAST_MOMENT, is_text
+from .fields import LAST_MOMENT, check_moment, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,9 +226,7 @@ class QueuePaths:
         Raises:
             MalformedError: the moment is not between 1970 and the end of the year 9999.
         """
-        if not 0 <= ms <= LAST_MOMENT:
-            raise MalformedError(f"{ms} is not a moment between 1970 and 9999 in milliseconds")
-        return f"{self.due}/{ms:013d}-{id}"
+        return f"{self.due}/{check_moment(ms):013d}-{id}"
 
 
 class ClientPaths:

@@ -16,8 +16,11 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     apply_until_answered,
+    below,
     parent_of,
 )
+
+from .ledger_marks import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -58,8 +61,8 @@ class Entry(NamedTuple):
 class Manifest(NamedTuple):
     """The contents of a batch's own znode; an empty znode is a batch that is still being created."""
 
-    items: int | None = None
-    """The number of its messages; None until it is sealed."""
+    messages: int | None = None
+    """The number of its messages, stored as ``items``; None until it is sealed."""
     done: bool = False
     """Whether its messages are being removed: it must not be read any more."""
     attempts: int = 0
@@ -76,7 +79,7 @@ class Manifest(NamedTuple):
     @property
     def sealed(self) -> bool:
         """Whether it is final: no further message will be added."""
-        return self.items is not None
+        return self.messages is not None
 
     def next_attempt(self, most: int | None) -> Manifest:
         """Return the manifest for the next attempt, if ``most`` attempts may fail; None: any number.
@@ -85,25 +88,25 @@ class Manifest(NamedTuple):
         in batches of their own. A batch of a single message is rejected after ``most`` attempts, so no message is
         rejected because of another one.
         """
-        items, counted = self.items or 0, self._replace(attempts=self.attempts + 1)
+        messages, counted = self.messages or 0, self._replace(attempts=self.attempts + 1)
         if most is None or self.rejected:
             return counted
-        if items <= 1:
+        if messages <= 1:
             return counted._replace(rejected=self.attempts) if self.attempts >= most else counted
         chunk = self.chunk
         if self.attempts >= (1 if chunk else most):
-            chunk = max(1, items // _FAN)
-        return self._replace(items=chunk, chunk=chunk) if 0 < chunk < items else counted
+            chunk = max(1, messages // _FAN)
+        return self._replace(messages=chunk, chunk=chunk) if 0 < chunk < messages else counted
 
     def divided(self, number: int, chunk: int, kept: int, moved: int) -> tuple[Manifest, Manifest]:
         """Return this manifest, as batch ``number``, and its heir, which has received ``moved`` of its messages."""
-        remainder = self._replace(items=kept, chunk=chunk, attempts=0)
+        remainder = self._replace(messages=kept, chunk=chunk, attempts=0)
         return remainder, Manifest(moved, chunk=chunk, parents=(*self.parents, number))
 
     def encode(self) -> bytes:
         """Return the bytes to store."""
         fields = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
-        return json.dumps({**fields, "items": self.items or 0}).encode()
+        return json.dumps({"items": fields.pop("messages", 0), **fields}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -114,7 +117,7 @@ class Manifest(NamedTuple):
             fields = json.loads(data)
             parent = fields.get("parent")
             return cls(
-                items=int(fields["items"]),
+                messages=int(fields["items"]),
                 done=bool(fields.get("done")),
                 attempts=int(fields.get("attempts", 0)),
                 chunk=int(fields.get("chunk", 0)),
@@ -196,6 +199,13 @@ def _entry(line: str) -> Entry:
     place, _, version = line.partition(" ")
     candidate_id(name_at(place))
     return Entry(place, int(version or 0))
+
+
+async def marks_below(zookeeper: ZooKeeper, page: str) -> dict[str, Mark]:
+    """Return the marks of a page's messages, by message."""
+    names = await below(zookeeper, page)
+    nodes = await zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
+    return {name: Mark.decode(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
 async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str, attempt: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from .bundle_arrays import ColumnarPart
     from .options import Options
+
+    #: Makes a value of a row from the properties of the message, the fields of its payload, and its corrupt payload.
+    Maker: TypeAlias = Callable[[Mapping[str, object], Mapping[str, object], bytes | None], object]
 
 _TEXTS: Final = MapType(StringType(), StringType())
 _COLUMNS: Final[dict[Content, dict[str, DataType]]] = {
@@ -77,12 +80,6 @@ _COLUMNS: Final[dict[Content, dict[str, DataType]]] = {
         "body": BinaryType(),
     },
 }
-
-
-if TYPE_CHECKING:
-    Maker = Callable[[Mapping[str, object], Mapping[str, object], bytes | None], object]
-
-
 #: Properties that are not stored in a message's own znode.
 _OF_LOCKS: Final = frozenset({"state", "attempt", "owner", "due"})
 #: Properties that every message has.
@@ -133,20 +130,11 @@ class RowLayout:
         for field in schema.fields:
             name = field.name if plain else field.name.removeprefix("_")
             if (plain or field.name.startswith("_")) and name in known:
-                expected, given = known[name].simpleString(), field.dataType.simpleString()
-                if given != expected:  # whether a map may contain nulls does not matter
-                    msg = f"column {field.name!r} must be {expected}, not {given}"
-                    raise InvalidOptionError(msg)
-                if name not in _NEVER_NULL and not field.nullable:
-                    raise _null_possible(field.name)
+                _require_property(field, name, known[name])
                 self._makers.append(_from_message(name))
                 self.of_message[field.name] = name
             elif field.name == options.corrupt:
-                if not isinstance(field.dataType, StringType):
-                    msg = f"the column of corrupt records, {field.name!r}, must be a string"
-                    raise InvalidOptionError(msg)
-                if not field.nullable:
-                    raise _null_possible(field.name)
+                _require_corrupt(field)
                 self._makers.append(lambda _values, _fields, corrupt: _text(corrupt))
             else:
                 if StructType([field]) != StructType([field]).toNullable():
@@ -213,6 +201,25 @@ def _require_case(names: Sequence[str], known: Mapping[str, DataType], corrupt: 
         if meant != name:
             msg = f"column {name!r}: the column for each message is `{meant}`, in exactly this case; rename it"
             raise InvalidOptionError(msg)
+
+
+def _require_property(field: StructField, name: str, kind: DataType) -> None:
+    """Refuse a column of a property of the message that has another type. Raises: InvalidOptionError."""
+    expected, given = kind.simpleString(), field.dataType.simpleString()
+    if given != expected:  # whether a map may contain nulls does not matter
+        msg = f"column {field.name!r} must be {expected}, not {given}"
+        raise InvalidOptionError(msg)
+    if name not in _NEVER_NULL and not field.nullable:
+        raise _null_possible(field.name)
+
+
+def _require_corrupt(field: StructField) -> None:
+    """Refuse a column of corrupt records that cannot hold them. Raises: InvalidOptionError."""
+    if not isinstance(field.dataType, StringType):
+        msg = f"the column of corrupt records, {field.name!r}, must be a string"
+        raise InvalidOptionError(msg)
+    if not field.nullable:
+        raise _null_possible(field.name)
 
 
 def _null_possible(column: str) -> InvalidOptionError:

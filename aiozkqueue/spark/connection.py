@@ -30,7 +30,7 @@ from .orphans import TICK, end_with_parent
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from concurrent.futures import Future
 
     from anyio.from_thread import BlockingPortal
@@ -69,6 +69,11 @@ class Link(NamedTuple):
     def start(self, function: Callable[[*A], Awaitable[T]], *arguments: *A) -> Future[T]:
         """Call a function on the session's loop, without waiting. The end of the session cancels it."""
         return self.portal.start_task_soon(function, *arguments)
+
+    def each_of(self, values: AsyncIterator[T]) -> Iterator[T]:
+        """Yield the values of an iterator that runs on the session's loop. Raises: as `result_of`."""
+        while (value := self.call(_next_of, values)) is not None:
+            yield value
 
     def result_of(self, future: Future[T]) -> T:
         """Wait for the result of a call.
@@ -158,6 +163,10 @@ async def require_queue(link: Link) -> None:
     """Check that the queue exists. Raises: NotFoundError."""
     if not await link.state.exists():
         raise NotFoundError(await absence(core_of(link.session), link.options.queue))
+
+
+async def _next_of(values: AsyncIterator[T]) -> T | None:
+    return await anext(values, None)
 
 
 async def _zookeeper_of(session: QueueSession) -> ZooKeeper:

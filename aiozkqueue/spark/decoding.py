@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, tzinfo
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from struct import Struct
@@ -194,29 +195,23 @@ def _integer(value: object, limit: int) -> int:
 def _float(value: object) -> float:
     if isinstance(value, str) and value in _NUMBERS:
         return _NUMBERS[value]
+    number = value if type(value) is int or isinstance(value, Decimal) else cast("float", _of(float, value))
     try:
-        return float(value) if type(value) in (int, Decimal) else cast("float", _of(float, value))  # type: ignore[arg-type]
+        return float(number)
     except OverflowError as error:
         msg = f"{str(value)[:50]} is out of range"
         raise ValueError(msg) from error
 
 
 def _decimal(value: object, kind: DecimalType) -> Decimal:
-    if isinstance(value, str):
-        number = Decimal(_like(_DIGITS, value, "decimal"))
-    elif type(value) is int or isinstance(value, Decimal):
-        number = Decimal(value)
-    else:
-        number = Decimal(_of(str, value))
-    try:
-        number = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
-    except InvalidOperation as error:
-        msg = f"{str(value)[:50]!r} does not fit {kind.simpleString()}"
-        raise ValueError(msg) from error
-    if len(number.as_tuple().digits) > kind.precision:
-        msg = f"{str(value)[:50]!r} does not fit {kind.simpleString()}"
-        raise ValueError(msg)
-    return number
+    is_number = type(value) is int or isinstance(value, Decimal)
+    number = Decimal(cast("int | Decimal", value) if is_number else _like(_DIGITS, value, "decimal"))
+    with suppress(InvalidOperation):  # more digits than any decimal has
+        rounded = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+        if len(rounded.as_tuple().digits) <= kind.precision:
+            return rounded
+    msg = f"{str(value)[:50]!r} does not fit {kind.simpleString()}"
+    raise ValueError(msg)
 
 
 def _date(value: object) -> date:

@@ -50,6 +50,33 @@ def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
     return divided
 
 
+class PagePart(NamedTuple):
+    """Messages of a page, from ``begin`` to before ``stop``."""
+
+    page: str
+    """The path of the page."""
+    begin: int
+    stop: int
+
+
+def cut(pages: Sequence[Page], sizes: Sequence[int]) -> list[list[PagePart]]:
+    """Return the parts of pages that make up shares of these numbers of messages, in order."""
+    shares: list[list[PagePart]] = []
+    remaining = iter(sizes)
+    room = 0
+    for page in pages:
+        begin = 0
+        while begin < page.messages:
+            if not room:
+                room = next(remaining)
+                shares.append([])
+            stop = min(page.messages, begin + room)
+            shares[-1].append(PagePart(page.path, begin, stop))
+            room -= stop - begin
+            begin = stop
+    return shares
+
+
 async def pieces_of(handle: QueueHandle[Runtime], pages: Sequence[Page]) -> list[Piece]:
     """Return the messages of these pages with their sizes. Some sizes of a large batch are estimated."""
     entries = [entry for page in pages for entry in page.entries]

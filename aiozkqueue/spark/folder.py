@@ -41,10 +41,6 @@ class Folder:
         """Return the path of a file in the folder."""
         return f"{self.path}/{place}"
 
-    def exists(self, place: str) -> bool:
-        """Whether a file or a folder exists."""
-        return self._files.exists(place)
-
     def names(self, place: str = "") -> list[str]:
         """List a path below the folder, or the folder itself; empty if it does not exist."""
         return self._files.names(place)
@@ -57,18 +53,14 @@ class Folder:
         """Remove a file or a folder recursively, if it exists."""
         self._files.remove(place)
 
-    def rename(self, place: str, to: str) -> bool:
-        """Rename a file or a folder, atomically if the file system supports that; return whether this call did so."""
-        return self._files.rename(place, to)
-
     def note(self, place: str, text: str) -> None:
         """Write a small file completely or not at all."""
         self._files.write(f"{place}.new", text.encode())
-        self.rename(f"{place}.new", place)
+        self._files.rename(f"{place}.new", place)
 
     def noted(self, place: str) -> str | None:
         """Read a small file; None if it does not exist."""
-        return self._files.read(place).decode() if self.exists(place) else None
+        return self._files.read(place).decode() if self._files.exists(place) else None
 
     def publish(self, place: str, prefix: str) -> None:
         """Publish the files of a job. A name consists of the prefix, the number of the task and the number of its file.
@@ -78,7 +70,7 @@ class Folder:
         files = self.data(place)
         for name in files:
             folder, slash, file = name.rpartition("/")
-            self.rename(f"{place}/{name}", f"{folder}{slash}{prefix}-{_numbers(file)}{_DATA}")
+            self._files.rename(f"{place}/{name}", f"{folder}{slash}{prefix}-{_numbers(file)}{_DATA}")
         if self.local is not None:
             _fsync_all(sorted({(self.local / name).parent for name in files}))
 

@@ -54,7 +54,7 @@ BEGINNING: Final = Offset()
 
 def require_beginning(state: LedgerState, options: Options) -> None:
     """Refuse to start with a ledger that another checkpoint has used. Raises: CheckpointError."""
-    if state.used and options.starting is None:
+    if state.used and not options.continues_ledger:
         waiting = f"{state.batches} of its batches are not acknowledged"
         held = waiting if state.batches else "all of its batches are acknowledged"
         msg = (

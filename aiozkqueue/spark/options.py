@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass
 from datetime import timedelta, timezone
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aiozkqueue.errors import InvalidOptionError
@@ -22,6 +22,8 @@ from aiozkqueue.zookeeper import parse_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import tzinfo
+
+E = TypeVar("E", bound=enum.Enum)
 
 
 class Content(enum.Enum):
@@ -43,7 +45,7 @@ class Mode(enum.Enum):
     """The payload produces no row, and the message becomes a dead letter at the end of its batch. For streams."""
 
 
-class Starting(enum.Enum):
+class _Starting(enum.Enum):
     """The start of a new checkpoint with a used ledger. Both values have the same meaning."""
 
     EARLIEST = "earliest"
@@ -191,8 +193,8 @@ class Options(Servers):
     """The maximum number of messages in a micro-batch."""
     max_bytes: int | None = None
     """The size of the stored messages at which a micro-batch ends, bytes."""
-    starting: Starting | None = None
-    """The start of a new checkpoint with a used ledger; None: the ledger is refused."""
+    continues_ledger: bool = False
+    """Whether a new checkpoint may continue a ledger that was used with another one."""
     max_attempts: int | None = None
     """The number of attempts after which a batch is divided into smaller parts; None: unlimited."""
     fail_on_loss: bool = True
@@ -229,24 +231,24 @@ def parse_options(given: Mapping[str, str]) -> Options:
     return Options(
         **asdict(servers),
         queue=queue,
-        content=Content(_choice(options, "content", Content)),
+        content=_choice(options, "content", Content) or Content.ITEMS,
         min_partitions=_count(options, "minPartitions", _MOST_PARTITIONS) or 1,
-        mode=Mode(_choice(options, "mode", Mode)),
+        mode=_choice(options, "mode", Mode) or Mode.PERMISSIVE,
         corrupt=options.get("columnnameofcorruptrecord", "_corrupt_record"),
         time_zone=_zone(options),
         write_id=_text(options, "writeId"),
         txn_app=app,
         txn_version=version,
         id_column=_text(options, "idColumn"),
-        push_down=_choice(options, "pushDown", _Switch) == "true",
+        push_down=_switch(options, "pushDown", default=False),
         rows=_count(options, "rowsPerTransaction", _MOST_ROWS) or 500,
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),
         max_offsets=_count(options, "maxOffsetsPerTrigger"),
         max_bytes=_size(options, "maxBytesPerTrigger"),
-        starting=Starting(_choice(options, "startingOffsets", Starting)) if "startingoffsets" in options else None,
+        continues_ledger=_choice(options, "startingOffsets", _Starting) is not None,
         max_attempts=_count(options, "maxBatchAttempts"),
-        fail_on_loss="failondataloss" not in options or _choice(options, "failOnDataLoss", _Switch) == "true",
+        fail_on_loss=_switch(options, "failOnDataLoss", default=True),
     )
 
 
@@ -310,14 +312,20 @@ def _servers(options: Mapping[str, str]) -> Servers:
     )
 
 
-def _choice(options: Mapping[str, str], name: str, kind: type[enum.Enum]) -> str:
+def _choice(options: Mapping[str, str], name: str, kind: type[E]) -> E | None:
     value = options.get(name.lower())
-    choices = [member.value for member in kind]
     if value is None:
-        return str(choices[0])
-    if value.lower() not in choices:
-        raise InvalidOptionError(f"{name}={value!r}: give one of {', '.join(choices)}")
-    return value.lower()
+        return None
+    try:
+        return kind(value.lower())
+    except ValueError:
+        choices = ", ".join(member.value for member in kind)
+        raise InvalidOptionError(f"{name}={value!r}: give one of {choices}") from None
+
+
+def _switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    switch = _choice(options, name, _Switch)
+    return default if switch is None else switch is _Switch.ON
 
 
 def _integer(text: str) -> int | None:

@@ -97,7 +97,7 @@ class PartitionWriter:
         while self._waiting:
             await self._store()
         if self._passed < self._progress.rows:
-            raise self._another()
+            raise self._differing_rows()
         return self._passed
 
     async def _store(self) -> None:
@@ -185,9 +185,9 @@ class PartitionWriter:
 
     def _compare(self) -> None:
         if self._passed == self._progress.rows and self._digest.hexdigest() != self._progress.digest:
-            raise self._another()
+            raise self._differing_rows()
 
-    def _another(self) -> InvalidOptionError:
+    def _differing_rows(self) -> InvalidOptionError:
         return InvalidOptionError(
             f"queue {self._link.options.queue!r}: the first {self._progress.rows} rows of a partition are stored, but "
             "this task got other rows. Write rows in a fixed order and in the same number of partitions (sort them, or "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 from pyspark.sql.datasource import (
@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
     LAST_MOMENT,
+    SEQUENCE_DIGITS,
     BundledMessage,
     BundleName,
     HistoryRecord,
@@ -74,11 +75,8 @@ if TYPE_CHECKING:
     #: Messages with their properties, or bundles of them.
     PageValues: TypeAlias = list[dict[str, object]] | ColumnarPage
 
-T = TypeVar("T")
-
 #: Approximate number of messages of a task. Each task lists its whole folder, so smaller shares cost the server more.
 SHARE: Final = 100_000
-SEQUENCE_DIGITS: Final = 10
 _DAY: Final = 24 * 3600 * 1000
 #: The number of names for which a task makes paths at a time.
 TOGETHER: Final = 10_000
@@ -143,7 +141,7 @@ class QueueReader(DataSourceReader):
         with settled_heap(collect=False), linked(self._options) as link:
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
-            while (page := link.call(next_page, pages)) is not None:
+            for page in link.each_of(pages):
                 yield from batches.add(page if isinstance(page, ColumnarPage) else layout.decode(page))
             yield from batches.finish()
 
@@ -158,7 +156,8 @@ class FilteringReader(QueueReader):
             attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
             column = self._of_message.get(".".join(attribute))
             if column == "id" and isinstance(predicate, EqualTo | In):
-                ids = frozenset(predicate.value if isinstance(predicate, In) else [predicate.value])
+                values = predicate.value if isinstance(predicate, In) else [predicate.value]
+                ids = frozenset(value for value in values if value is not None)  # a null equals no id
                 known = self._pushed.ids
                 self._pushed = replace(self._pushed, ids=ids if known is None else ids & known)
             elif column == "ended_at" and content is Content.HISTORY:
@@ -178,11 +177,6 @@ def _narrowed(pushed: PushedFilters, bound: Filter) -> PushedFilters:
 def _hour(moment: datetime, more: int) -> str:
     """Return the hour ``more`` milliseconds after a moment, or the first or last hour if it is out of range."""
     return hour_of(min(max(0, milliseconds_at(moment) + more), LAST_MOMENT))
-
-
-async def next_page(pages: AsyncIterator[T]) -> T | None:
-    """Return the next page; None at the end."""
-    return await anext(pages, None)
 
 
 async def _folders(link: Link) -> list[str]:
@@ -312,8 +306,8 @@ async def _dead_letters(link: Link, partition: FolderShare, _: RowLayout) -> Asy
             item = ItemName.parse(name)
             if item is None or node is None:
                 continue
-            values = payload_values(item.id, node.data, node.stat.ctime)
-            header = header_of(node.data)
+            header, body = _stored(node.data)
+            values = _payload_values(item.id, header, body, node.stat.ctime)
             dead = None if header is None else header.dead
             values["reason"] = None if dead is None else dead.reason
             values["attempt"] = None if dead is None else dead.attempts
@@ -349,20 +343,18 @@ _PAGES: Final[Mapping[Content, Callable[[Link, FolderShare, RowLayout], AsyncIte
 }
 
 
-def header_of(data: bytes) -> Header | None:
-    """Return the header of stored bytes; None if they do not decode."""
+def _stored(data: bytes) -> tuple[Header | None, bytes]:
+    """Return the header and the payload of stored bytes; None and the bytes themselves if they do not decode."""
     try:
-        return decode(data)[0]
+        return decode(data)
     except MalformedError:
-        return None
+        return None, data
 
 
-def payload_values(message_id: str, data: bytes, created: int) -> dict[str, object]:
-    """Return the contents of an item's bytes. If the envelope does not decode, the bytes are returned as the body."""
-    try:
-        header, body = decode(data)
-    except MalformedError:
-        return {"id": message_id, "body": data, "enqueued_at": 1000 * created}
+def _payload_values(message_id: str, header: Header | None, body: bytes, created: int) -> dict[str, object]:
+    """Return the properties of a message that its header and its payload hold."""
+    if header is None:
+        return {"id": message_id, "body": body, "enqueued_at": 1000 * created}
     return {
         "id": message_id,
         "body": body,
@@ -377,7 +369,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
 
 def item_values(snapshot: ItemSnapshot, now: int, layout: RowLayout) -> dict[str, object]:
     """Return the contents of an item and, if requested, of its lock and its attempts."""
-    values = payload_values(snapshot.id, snapshot.item.data, snapshot.item.stat.ctime)
+    values = _payload_values(snapshot.id, *_stored(snapshot.item.data), snapshot.item.stat.ctime)
     if not layout.reads_locks:
         return values
     item = ItemName.parse(snapshot.name)
@@ -386,7 +378,7 @@ def item_values(snapshot: ItemSnapshot, now: int, layout: RowLayout) -> dict[str
     later = due is not None and due > now
     values["attempt"] = attempts_of(snapshot.meta)
     values["state"] = "in flight" if snapshot.in_flight else "delayed" if later else "waiting"
-    values["owner"] = owner_of(snapshot) if snapshot.in_flight else None
+    values["owner"] = _owner_of(snapshot) if snapshot.in_flight else None
     values["due"] = 1000 * due if later and due is not None else None
     return values
 
@@ -424,7 +416,7 @@ def bundled_values(
     """Return the contents of messages of a bundle, as `item_values` does."""
     rows: list[dict[str, object]] = []
     for message, attempts in messages:
-        values = payload_values(message.id, message.data, state.bundle.ctime)
+        values = _payload_values(message.id, *_stored(message.data), state.bundle.ctime)
         if layout.reads_locks:
             values["attempt"] = attempts
             values["state"] = "waiting" if state.lock is None else "in flight"
@@ -434,7 +426,7 @@ def bundled_values(
     return rows
 
 
-def owner_of(snapshot: ItemSnapshot) -> str | None:
+def _owner_of(snapshot: ItemSnapshot) -> str | None:
     """Return the holder of an item."""
     return None if snapshot.lock is None else LockRecord.decode(snapshot.lock.data).owner
 

@@ -26,7 +26,7 @@ from aiozkqueue.layout import key_hash
 from .decoding import encoder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 _OPTIONS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "key": (StringType,),
@@ -77,30 +77,18 @@ class RowEncoder:
         """``id_column`` names the column that identifies rows. With a ``body``, this column is not stored."""
         kinds = {field.name: field.dataType for field in schema.fields}
         _require_columns(kinds)
-        self._body = "body" in kinds
-        self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
             msg = f"idColumn={id_column!r}: it must be a column of type string, int or bigint, of {', '.join(kinds)}"
             raise InvalidOptionError(msg)
+        self._id = id_column
+        self._body = "body" in kinds
         self._encoders: dict[str, Callable[[object], object]] = {}
-        if not self._body:
-            for name, kind in kinds.items():
-                if (encode := encoder_of(kind, name)) is not None:
-                    self._encoders[name] = encode
+        if self._body:
+            _require_put_options(kinds, id_column)
             return
-        if not isinstance(kinds.pop("body"), BinaryType | StringType):
-            msg = "column 'body' is the payload, and must be binary or string"
-            raise InvalidOptionError(msg)
         for name, kind in kinds.items():
-            if name == id_column and name not in _OPTIONS:
-                continue
-            if name not in _OPTIONS:
-                msg = f"column {name!r}: with `body`, the other columns may be {', '.join(_OPTIONS)}; drop this one"
-                raise InvalidOptionError(msg)
-            if not isinstance(kind, _OPTIONS[name]) or not _holds_values_of(name, kind):
-                allowed = " or ".join(_MAPS[name] if type_ is MapType else type_.typeName() for type_ in _OPTIONS[name])
-                msg = f"column {name!r}: it cannot be {kind.simpleString()}; make it {allowed}"
-                raise InvalidOptionError(msg)
+            if (encode := encoder_of(kind, name)) is not None:
+                self._encoders[name] = encode
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
         """Encode a batch.
@@ -123,19 +111,22 @@ class RowEncoder:
 
     def _row(self, values: dict[str, object]) -> Row:
         mark = "" if self._id is None else _mark(self._id, values[self._id])
-        if self._body:
-            body = _bytes(values.pop("body"))
-            if self._id is not None and self._id not in _OPTIONS:
-                values.pop(self._id, None)  # may be the payload itself
-            options = {name: value for name, value in values.items() if value is not None}
-            for name in _MAPS.keys() & options.keys():
-                options[name] = dict(cast("list[tuple[str, object]]", options[name]))
-            return Row(body, options, mark)
+        if not self._body:
+            return Row(self._json(values), {}, mark)
+        body = _bytes(values.pop("body"))
+        if self._id is not None and self._id not in _OPTIONS:
+            values.pop(self._id, None)  # may be the payload itself
+        options = {name: value for name, value in values.items() if value is not None}
+        for name in _MAPS.keys() & options.keys():
+            options[name] = dict(cast("list[tuple[str, object]]", options[name]))
+        return Row(body, options, mark)
+
+    def _json(self, values: dict[str, object]) -> bytes:
         for name, encode in self._encoders.items():
             if (value := values[name]) is not None:
                 values[name] = encode(value)
         try:
-            return Row(json.dumps(values, allow_nan=False, ensure_ascii=False).encode(), {}, mark)
+            return json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
         except ValueError as error:
             msg = f"a row cannot be encoded as JSON: {error}"
             raise PayloadError(msg) from error
@@ -167,6 +158,23 @@ def _require_columns(names: Collection[str]) -> None:
     for name in names:
         if name != "body" and name.lower() == "body":
             msg = f"column {name!r}: the payload is a column `body` in lower case; rename it, or put JSON into `body`"
+            raise InvalidOptionError(msg)
+
+
+def _require_put_options(kinds: Mapping[str, DataType], id_column: str | None) -> None:
+    """Refuse a `body` that is not a payload, and other columns that are not put options. Raises: InvalidOptionError."""
+    if not isinstance(kinds["body"], BinaryType | StringType):
+        msg = "column 'body' is the payload, and must be binary or string"
+        raise InvalidOptionError(msg)
+    for name, kind in kinds.items():
+        if name == "body" or (name == id_column and name not in _OPTIONS):
+            continue
+        if name not in _OPTIONS:
+            msg = f"column {name!r}: with `body`, the other columns may be {', '.join(_OPTIONS)}; drop this one"
+            raise InvalidOptionError(msg)
+        if not isinstance(kind, _OPTIONS[name]) or not _holds_values_of(name, kind):
+            allowed = " or ".join(_MAPS[name] if type_ is MapType else type_.typeName() for type_ in _OPTIONS[name])
+            msg = f"column {name!r}: it cannot be {kind.simpleString()}; make it {allowed}"
             raise InvalidOptionError(msg)
 
 

@@ -13,7 +13,8 @@ import asyncio
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, groupby
+from functools import partial
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -33,21 +34,20 @@ from aiozkqueue.errors import AccessDeniedError, CheckpointError, ClaimLostError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.operations.bundles import bundle_pages
 from aiozkqueue.operations.lag import Lag
-from aiozkqueue.operations.ledger_marks import Mark
-from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
+from aiozkqueue.operations.ledger_pages import mark, marks_below, read_page, unmark
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.worker.heap import settled_heap
-from aiozkqueue.zookeeper import NoNodeError, below
+from aiozkqueue.zookeeper import NoNodeError
 
 from .background import BackgroundWork
 from .batching import Batches
 from .bundle_arrays import ColumnarPage
 from .columns import RowLayout
 from .connection import linked
-from .dividing import Piece, divide, pieces_of
+from .dividing import Piece, cut, divide, pieces_of
 from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content, Mode
-from .reading import bundled_values, columnar_part_of, item_values, next_page
+from .reading import bundled_values, columnar_part_of, item_values
 from .termination import end_if_signalled, stop_on_sigterm
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ if TYPE_CHECKING:
 
     from aiozkqueue.batches.read_marks import Reading
     from aiozkqueue.batches.records import LedgerState
+    from aiozkqueue.operations.ledger_marks import Mark
     from aiozkqueue.operations.ledger_pages import Entry
     from aiozkqueue.queue.redelivery.bundles import BundleState
-    from aiozkqueue.zookeeper import ZooKeeper
 
     from .batching import Page
     from .connection import Link
+    from .dividing import PagePart
     from .options import Options
 
 log: Final = logging.getLogger(__name__)
@@ -76,13 +77,31 @@ STOPPING: Final = 5.0
 
 @dataclass
 class LedgerShare(InputPartition):
-    """Parts of pages: the path of each page and the messages in it."""
+    """Messages of a batch for one task."""
 
-    parts: list[tuple[str, int, int]]
+    parts: list[PagePart]
     reading: Reading | None = None
     """The mark that the task stores after it has read everything; None: it reads nothing."""
     attempt: int = -1
     """The attempt at the batch; see `batches.ledger.HandedOut`."""
+
+    @property
+    def messages(self) -> int:
+        """The number of messages."""
+        return sum(part.stop - part.begin for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenLedger:
+    """The driver's session and its work on the ledger."""
+
+    stack: ExitStack
+    """Ends the session."""
+    link: Link
+    ledger: Ledger
+    background: BackgroundWork
+    """The work while tasks read a batch."""
+    lag: Lag
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -95,12 +114,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         RowLayout(schema, options)  # refuses bad columns before anything runs
         self._schema = schema
         self._options = options
-        self._opened: tuple[ExitStack, Link, Ledger] | None = None
-        self._background_work: BackgroundWork | None = None  # while tasks read a batch
+        self._opened: _OpenLedger | None = None
         self._handed: Offset | None = None  # the last one; two scans of one plan request the same
         self._limit = options.max_offsets  # of the next batch
         self._marked: Offset | None = None  # the last one
-        self._lag: Lag | None = None
         self._warned: set[str] = set()  # warnings, each of which is logged once
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -116,8 +133,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on, take only messages that are already in the queue."""
-        link, ledger = self._ledger()
-        link.call(ledger.freeze)
+        opened = self._open()
+        opened.link.call(opened.ledger.freeze)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Acknowledge the batches up to ``start``; return the offset of the next batch, or ``start`` if there is none.
@@ -130,23 +147,21 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ClaimLostError: another query has taken the ledger over.
             AccessDeniedError, ConnectionLostError.
         """
-        link, ledger = self._ledger()
+        opened = self._open()
         self._limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         offset = Offset.decode(start)
         self._join()
-        latest = link.call(self._latest, ledger, offset, self._limit)
+        latest = opened.link.call(self._latest, opened.ledger, offset, self._limit)
         if latest == offset:
             return start
-        self._background().remove()
+        opened.background.remove()
         return latest.encode()
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         """Return the lag for the progress of the query, as `Lag.figures`; None: this user may not read it."""
-        link, _ = self._ledger()
-        if self._lag is None:
-            self._lag = link.call(_lag_of, link)
+        opened = self._open()
         try:
-            return link.call(self._lag.figures)
+            return opened.link.call(opened.lag.figures)
         except AccessDeniedError as error:
             self._warn(error, "the progress does not show the lag")
             return None
@@ -167,12 +182,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{what} has no messages: the checkpoint is damaged; start with a new one and startingOffsets=earliest"
             )
             raise CheckpointError(msg)
-        link, ledger = self._ledger()
+        opened = self._open()
         again = batch == self._handed
-        shares = link.call(self._divide, link, ledger, batch)
-        total = sum(stop - begin for share in shares for _, begin, stop in share.parts)
+        shares = opened.link.call(partial(self._divide, opened, batch, again=again))
+        total = sum(share.messages for share in shares)
         if not again and total >= limit_of(self._limit):  # otherwise the next batch may wait for more messages
-            self._background().prepare(batch.seq, self._limit)
+            opened.background.prepare(batch.seq, self._limit)
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -182,8 +197,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         layout = RowLayout(self._schema, self._options)
         with settled_heap(collect=False), linked(self._options) as link:
-            pages, batches = _read(link, partition, layout), Batches(layout)
-            while (page := link.call(next_page, pages)) is not None:
+            batches = Batches(layout)
+            for page in link.each_of(_read(link, partition, layout)):
                 yield from batches.add(page)
             yield from batches.finish()
             if partition.reading is not None:
@@ -191,15 +206,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def finish(self) -> int:
         """Finish an interrupted acknowledgement; return the number of its messages. Raises: as `commit`."""
-        link, ledger = self._ledger()
-        return link.call(ledger.finish)
+        opened = self._open()
+        return opened.link.call(opened.ledger.finish)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge the batches up to ``end``, unless `latestOffset` has done so. Raises: as `latestOffset`."""
         offset = Offset.decode(end)
         if offset in {BEGINNING, self._marked}:
             return  # a query that starts on an empty queue has a first batch without messages
-        link, ledger = self._ledger()
+        opened = self._open()
+        link, ledger = opened.link, opened.ledger
         self._join()
         if link.call(self._mark_done, ledger, link.call(ledger.state), offset):
             link.call(ledger.finish)
@@ -207,33 +223,28 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Release the prepared batch, and close the connection."""
         if self._opened is not None:
-            self._background().stop(STOPPING)  # the next driver finishes the remaining work
-            self._opened[0].close()
-            self._opened = self._background_work = None
+            self._opened.background.stop(STOPPING)  # the next driver finishes the remaining work
+            self._opened.stack.close()
+            self._opened = None
         end_if_signalled()
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle everything but the connection."""
-        return {**self.__dict__, "_opened": None, "_background_work": None, "_lag": None}
+        return {**self.__dict__, "_opened": None}
 
     def _join(self) -> None:
         """Wait until earlier batches are removed and the next one is prepared. Raises: as `latestOffset`."""
-        if self._background_work is not None:
-            self._background_work.join()
+        if self._opened is not None:
+            self._opened.background.join()
 
-    def _background(self) -> BackgroundWork:
-        if self._background_work is None:
-            self._background_work = BackgroundWork(*self._ledger())
-        return self._background_work
-
-    def _ledger(self) -> tuple[Link, Ledger]:
+    def _open(self) -> _OpenLedger:
         if self._opened is None:
             stop_on_sigterm()
             stack = ExitStack()
             link = stack.enter_context(linked(self._options))
-            ledger = link.call(_ledger_of, link)
-            self._opened = stack, link, ledger
-        return self._opened[1:]
+            ledger, lag = link.call(_ledger_and_lag, link)
+            self._opened = _OpenLedger(stack, link, ledger, BackgroundWork(link, ledger), lag)
+        return self._opened
 
     async def _latest(self, ledger: Ledger, start: Offset, most: int | None) -> Offset:
         state = await ledger.state()
@@ -263,11 +274,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return True
 
-    async def _divide(self, link: Link, ledger: Ledger, end: Offset) -> list[LedgerShare]:
+    async def _divide(self, opened: _OpenLedger, end: Offset, *, again: bool) -> list[LedgerShare]:
+        """Divide a batch among tasks; ``again``: it was divided before, for the same attempt."""
+        ledger = opened.ledger
         state = await ledger.state()
         try:
             require_same(end, state._replace(done=-1), self._options)
-            again, most = end == self._handed, self._options.max_attempts
+            most = self._options.max_attempts
             pages, reading, attempt = await ledger.hand_out(end.seq, end.stream, most, again=again)
             self._handed = end
         except (CheckpointError, ClaimLostError) as error:
@@ -276,24 +289,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await ledger.require_ours()
             self._warn(error)
             return [LedgerShare([])]
-        total = sum(page.items for page in pages)
+        total = sum(page.messages for page in pages)
         least = self._options.min_partitions
-        pieces = await pieces_of(link.handle, pages) if least > 1 else [Piece(total)]
-        divided: list[LedgerShare] = []
-        sizes = iter(divide(pieces, max(least, -(-total // SHARE))))
-        passed, room = 0, 0
-        for page in pages:
-            begin = 0
-            while begin < page.items:
-                if not room:
-                    room = next(sizes)
-                    divided.append(LedgerShare([], reading.of(passed, passed + room), attempt))
-                stop = min(page.items, begin + room)
-                divided[-1].parts.append((page.path, begin, stop))
-                room -= stop - begin
-                passed += stop - begin
-                begin = stop
-        return divided or [LedgerShare([])]
+        pieces = await pieces_of(opened.link.handle, pages) if least > 1 else [Piece(total)]
+        sizes = divide(pieces, max(least, -(-total // SHARE)))
+        shares = [
+            LedgerShare(parts, reading.of(stop - size, stop), attempt)
+            for parts, size, stop in zip(cut(pages, sizes), sizes, accumulate(sizes), strict=True)
+        ]
+        return shares or [LedgerShare([])]
 
     def _warn(self, error: Exception, what: str = "failOnDataLoss=false, the stream continues") -> None:
         if (text := str(error)) not in self._warned:
@@ -302,14 +306,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("%s: %s", what, text, extra={"queue": queue})
 
 
-async def _ledger_of(link: Link) -> Ledger:
+async def _ledger_and_lag(link: Link) -> tuple[Ledger, Lag]:
     ledger = Ledger(link.handle, link.options.group)
     ledger.most_bytes = link.options.max_bytes
-    return ledger
-
-
-async def _lag_of(link: Link) -> Lag:
-    return Lag(link.handle)
+    return ledger, Lag(link.handle)
 
 
 async def _note(link: Link, reading: Reading) -> None:
@@ -344,11 +344,13 @@ async def _read_share(link: Link, share: LedgerShare, layout: RowLayout) -> Asyn
     """Read the messages of a share. Without the sync, messages could be missing on a server that lags behind."""
     zookeeper, state = link.runtime.zookeeper, link.state
     await zookeeper.sync(state.paths.base)
-    paths = list(dict.fromkeys(path for path, _, _ in share.parts))
+    paths = list(dict.fromkeys(part.page for part in share.parts))
     contents = await asyncio.gather(*(read_page(zookeeper.read, path) for path in paths))
     pages = dict(zip(paths, contents, strict=True))
-    marked = dict(chain.from_iterable(await asyncio.gather(*(_marks(zookeeper, path) for path in paths))))
-    slices = [part for path, begin, stop in share.parts for part in _slices(path, pages[path], begin, stop)]
+    marked: dict[str, Mark] = {}
+    for marks in await asyncio.gather(*(marks_below(zookeeper, path) for path in paths)):
+        marked |= marks
+    slices = [found for part in share.parts for found in _slices(part, pages[part.page])]
     count = 0
     async for found in _messages(link, slices, layout, share.attempt, columnar=not marked):
         count += found.number
@@ -373,13 +375,6 @@ async def _read_share(link: Link, share: LedgerShare, layout: RowLayout) -> Asyn
         raise ClaimLostError(msg)
 
 
-async def _marks(zookeeper: ZooKeeper, page: str) -> list[tuple[str, Mark]]:
-    """Return the marks below a page, by message."""
-    names = await below(zookeeper, page)
-    nodes = await zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
-    return [(name, Mark.decode(node.data)) for name, node in zip(names, nodes, strict=True) if node is not None]
-
-
 class Slice(NamedTuple):
     """Messages of an item or bundle of a page, from ``first`` to before ``last``."""
 
@@ -399,14 +394,14 @@ class ReadMessages(NamedTuple):
     """The number of messages that were found. Some of a damaged bundle are not in ``messages``."""
 
 
-def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[Slice]:
-    """Return the parts of a page's items and bundles that contain the messages from ``begin`` to before ``stop``."""
+def _slices(part: PagePart, entries: Iterable[Entry]) -> list[Slice]:
+    """Return the parts of a page's items and bundles that contain these messages of it."""
     slices: list[Slice] = []
     passed = 0
     for entry in entries:
-        first, last = max(0, begin - passed), min(entry.messages, stop - passed)
+        first, last = max(0, part.begin - passed), min(entry.messages, part.stop - passed)
         if first < last:
-            slices.append(Slice(page, entry, first, last))
+            slices.append(Slice(part.page, entry, first, last))
         passed += entry.messages
     return slices
 

@@ -70,18 +70,13 @@ class Fault:
     """A fault that waits for its request, and later its result."""
 
     def __init__(self, action: _Action, match: Match, nth: int, times: int | None) -> None:
-        self._action: Final = action
+        self.action: Final = action
         self._match = match
         self._skip = nth - 1
         self._times = times
         self._struck = asyncio.Event()
         self._released = asyncio.Event()
         self.requests: Final[list[Request]] = []  #: the requests affected so far
-
-    @property
-    def action(self) -> _Action:
-        """The kind of fault."""
-        return self._action
 
     async def struck(self, timeout: float = 30.0) -> Request:
         """Wait until the fault has happened (for a held reply: until the reply is held), and return its request.

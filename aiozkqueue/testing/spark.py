@@ -16,7 +16,7 @@ from aiozkqueue.testing.runtime import java
 
 _SCRIPT = """#!{python}
 import os, sys
-arguments = [one for one in sys.argv[1:] if one != "--add-modules=jdk.incubator.vector"]
+arguments = [argument for argument in sys.argv[1:] if argument != "--add-modules=jdk.incubator.vector"]
 os.execv({java!r}, [{java!r}, *arguments])
 """
 

@@ -3,7 +3,7 @@
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks`
 describes where handlers wait, `dumps` requests that, `reload` restarts the worker when files change, `processes` runs
 several, `stops` handles the signals that stop them, `heap` reduces garbage collection, and `starting` logs the start
-and the end of each service. All of it uses the public API only.
+and the end of each service. Spark's readers and writers use `heap` too.
 """
 
 from __future__ import annotations

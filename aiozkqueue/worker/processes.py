@@ -9,7 +9,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from .stops import stop_signals
+from .stops import on_stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ async def supervise(commands: Sequence[Sequence[str]]) -> int:
     """Run each command in a process until all end; return the first exit status that is not 0.
 
     At SIGTERM, SIGINT or SIGHUP, all get SIGTERM: a process that still imports its modules ends by it without a
-    traceback. A process that a signal kills is started again. If one ends with an error, the
-    others are stopped. If the caller is cancelled, all get SIGTERM, and those that still run 10 s later are killed.
+    traceback. A process that a signal kills is started again. If one ends with an error, the others are stopped. If the
+    caller is cancelled, all get SIGTERM, and those that still run 10 s later are killed.
     """
     return await _Processes().serve(commands)
 
@@ -41,9 +41,7 @@ class _Processes:
         self._stopping = asyncio.Event()
 
     async def serve(self, commands: Sequence[Sequence[str]]) -> int:
-        loop = asyncio.get_running_loop()
-        for number in stop_signals():
-            loop.add_signal_handler(number, self._stop)
+        on_stop_signals(self._stop)
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(self._serve(command)) for command in commands]
         return next((status for task in serving if (status := task.result())), 0)

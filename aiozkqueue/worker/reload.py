@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiozkqueue.extras import needs
 
-from .stops import stop_signals
+from .stops import on_stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -46,9 +46,7 @@ class _Runs:
         """Whether the process was asked to stop."""
 
     async def serve(self, changes: AsyncIterator[object]) -> int:
-        loop = asyncio.get_running_loop()
-        for number in stop_signals():
-            loop.add_signal_handler(number, self._stop)
+        on_stop_signals(self._stop)
         watching = asyncio.create_task(self._watch(changes))
         over = asyncio.create_task(self._over.wait())
         try:
@@ -88,6 +86,8 @@ class _Runs:
         # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
         self._stop_requested = False
         self._process = await asyncio.create_subprocess_exec(*self._command, process_group=0)
+        if self._over.is_set():  # by a signal that did not find the process yet
+            self._signal()
 
     def _signal(self) -> None:
         self._stop_requested = True

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -15,6 +19,13 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return signal.SIGTERM, signal.SIGINT
     return signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+
+
+def on_stop_signals(callback: Callable[[], object]) -> None:
+    """Call back at each of these signals, until other handlers are set or the running event loop is closed."""
+    loop = asyncio.get_running_loop()
+    for number in stop_signals():
+        loop.add_signal_handler(number, callback)
 
 
 class Stops:
@@ -31,8 +42,7 @@ class Stops:
 
     def handle(self) -> None:
         """Handle the signals from now on, until other handlers are set or the event loop is closed."""
-        for number in stop_signals():
-            asyncio.get_running_loop().add_signal_handler(number, self._received)
+        on_stop_signals(self._received)
 
     def _received(self) -> None:
         self.requested = True

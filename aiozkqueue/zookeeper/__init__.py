@@ -7,9 +7,11 @@ The modules, from the outside in:
   no server answers.
 - `client` implements it; `connect` opens a client.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` makes
-  a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` logs the
-  time without a connection.
-- `connection` is one socket: frames in, frames out, requests pipelined in a FIFO. `tls_files` has its certificates.
+  a connection carry it, `lookups` finds the addresses of servers, `request_limit` the size of their largest request,
+  `heartbeat` keeps the session alive, `watches` holds the watches to arm again, and `outage` logs the time without a
+  connection.
+- `connection` is one socket: frames in, frames out, requests pipelined in a FIFO. `dropping` slows down requests that
+  an overloaded server drops. `tls_files` has the certificates.
 - `threads` runs the blocking calls of both: the lookup of a name, and the reading of certificates.
 - `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
   authentication exchange, `tls_errors` describes errors, `hosts` and `auth` are options, and `paths` has the parents
@@ -19,7 +21,7 @@ Data goes out through `client` (an operation) → `session` (is there a connecti
 (bytes) → `connection` (one write a loop tick), and comes in through ``Connection.data_received`` → a decoder → the
 future that the caller awaits, or `watches` for a notification.
 
-Imports run downwards in that order; from the rest of the package only `aiozkqueue.errors`.
+Imports run downwards in that order; from the rest of the package only `aiozkqueue.errors` and `aiozkqueue.moments`.
 """
 
 from __future__ import annotations

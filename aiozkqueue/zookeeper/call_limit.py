@@ -132,13 +132,7 @@ def reads(
     call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Limit a call that only reads: it raises ConnectionLostError while no server answers."""
-
-    @wraps(call)
-    async def limited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        async with self._limit:
-            return await call(self, *args, **kwargs)
-
-    return limited
+    return _limited(call, writes=False)
 
 
 def changes(
@@ -148,11 +142,16 @@ def changes(
 
     It raises OutcomeUnknownError, not AccessDeniedError, if the servers refuse the credentials after a change was sent.
     """
+    return _limited(call, writes=True)
 
+
+def _limited(
+    call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]], *, writes: bool
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     @wraps(call)
     async def limited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         async with self._limit as limit:
-            limit.writes = True
+            limit.writes = writes
             return await call(self, *args, **kwargs)
 
     return limited

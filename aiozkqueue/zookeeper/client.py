@@ -154,7 +154,7 @@ class ZooKeeperClient:
             UnsupportedServerError: the server is older. ConnectionLossError: no answer within this many seconds.
         """
         with anyio.move_on_after(within):
-            return await self._session.call(records.set_watches(self.last_zxid, records.WatchSet()))
+            return await self._session.call(records.set_watches(self.last_zxid, records.WatchSet([], [])))
         raise ConnectionLossError(
             f"no ZooKeeper server at {self._session.ensemble} answered a request of ZooKeeper 3.6 within {within:g} s; "
             "a ClickHouse Keeper that does not know it closes the connection"

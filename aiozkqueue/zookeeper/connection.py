@@ -47,7 +47,6 @@ _MAX_FIRST_REPLY = 64 * 1024
 _LARGE = 4096
 #: Maximum bytes of a listing that one turn of the loop passes on: some thousand names, a few milliseconds.
 _PORTION = 48 * 1024
-_PING_XID, _AUTH_XID = -2, -4
 _NOTIFICATION = struct.pack("!i", wire.WATCH_XID)
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
@@ -124,7 +123,7 @@ class Connection(asyncio.Protocol):
         """Send the first packet; its reply is the only one without a header."""
         future: asyncio.Future[wire.Connected] = self._loop.create_future()
         if self.loss is not None:
-            return _failed(future, self.loss)
+            return failed(future, self.loss)
         self._first = future
         self._send(_LENGTH.pack(len(packet)), packet)
         return future
@@ -133,7 +132,7 @@ class Connection(asyncio.Protocol):
         """Send an auth packet, which carries its own xid."""
         future: asyncio.Future[None] = self._loop.create_future()
         if self.loss is not None:
-            return _failed(future, self.loss)
+            return failed(future, self.loss)
         self._auths.append(future)
         self._send(_LENGTH.pack(len(packet)), packet)
         return future
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol):
         """Queue a request for the write at the end of this loop tick. A cancelled future leaves the request queued."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self.loss is not None:
-            return _failed(future, NotConnectedError(f"not sent: {self.loss}"))
+            return failed(future, NotConnectedError(f"not sent: {self.loss}"))
         self._xid = xid = self._xid + 1 if self._xid < wire.HIGHEST_XID else 1
         body, decode, path, pieces = request
         self._pending.append((xid, future, decode, path, pieces))
@@ -186,7 +185,7 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 error = ConnectionLossError(str(loss))  # one per future: a traceback belongs to one raise
                 error.__cause__ = cause
-                _failed(future, error)
+                failed(future, error)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -373,9 +372,9 @@ class Connection(asyncio.Protocol):
         elif xid == wire.WATCH_XID:
             self.received -= _LENGTH.size + len(frame)
             self._event(wire.decode_event(frame, _HEADER.size))
-        elif xid == _AUTH_XID:
+        elif xid == wire.AUTH_XID:
             self._authenticated(code)
-        elif xid == _PING_XID:
+        elif xid == wire.PING_XID:
             self.pongs += 1
         else:
             raise ProtocolError(f"a reply to the unknown xid {xid}")
@@ -415,7 +414,7 @@ class Connection(asyncio.Protocol):
             if error is None:
                 future.set_result(result)
             else:
-                _failed(future, error)
+                failed(future, error)
         if isinstance(error, SessionExpiredError):
             self._expire()
 
@@ -444,7 +443,7 @@ class Connection(asyncio.Protocol):
         if code == 0:
             future.set_result(None)
         else:
-            _failed(future, wire.error_of(wire.AUTH_FAILED))
+            failed(future, wire.error_of(wire.AUTH_FAILED))
 
     def _event(self, event: wire.Event) -> None:
         if event.kind <= 0:  # concerns the session instead of a znode
@@ -458,7 +457,8 @@ class Connection(asyncio.Protocol):
         self.abort("the server has declared the session over")
 
 
-def _failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:
+def failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:
+    """Fail a future that may have no awaiter, and return it."""
     future.set_exception(error)
     future.exception()  # prevents asyncio's warning about an exception never retrieved if the awaiter is gone
     return future

@@ -64,7 +64,7 @@ async def dial(
         await tls.renew(remaining / 2)  # the connection needs time, too
     try:
         _, opened = await asyncio.get_running_loop().create_connection(
-            connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None
+            connection, address, server.port, ssl=tls, server_hostname=server.name_for(tls)
         )
     except _CLOSED as error:
         if tls is None:
@@ -104,12 +104,18 @@ async def _open_any(
     addresses: Sequence[str], server: Server, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Open a connection to the first address that accepts one. Raises: OSError: that of the last address."""
-    name = server.host.rstrip(".") if tls else None
     *earlier, last = addresses
     for address in earlier:
         with contextlib.suppress(OSError):
-            return await asyncio.open_connection(address, server.port, ssl=tls, server_hostname=name)
-    return await asyncio.open_connection(last, server.port, ssl=tls, server_hostname=name)
+            return await open_streams(address, server, tls)
+    return await open_streams(last, server, tls)
+
+
+async def open_streams(
+    address: str, server: Server, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection that carries no session. Raises: OSError."""
+    return await asyncio.open_connection(address, server.port, ssl=tls, server_hostname=server.name_for(tls))
 
 
 async def authenticate(connection: Connection, credentials: Sequence[Auth]) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    import ssl
 
 DEFAULT_PORT = 2181
 _HIGHEST_PORT = 65535
@@ -21,6 +24,10 @@ class Server(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def name_for(self, tls: ssl.SSLContext | None) -> str | None:
+        """Return the name that the certificate must have; None without TLS."""
+        return self.host.rstrip(".") if tls else None
 
 
 class Ensemble(NamedTuple):

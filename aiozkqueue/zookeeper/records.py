@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from aiozk import protocol
 from aiozk.protocol.primitives import Buffer, Int, Long, UString, Vector
@@ -15,12 +15,8 @@ from aiozk.protocol.request import Request as Record
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper.auth import Acl, Permission
 from aiozkqueue.zookeeper.errors import ProtocolError
-from aiozkqueue.zookeeper.wire import Request, decode_nothing, decode_token
+from aiozkqueue.zookeeper.wire import AUTH_XID, Request, decode_nothing, decode_token
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_AUTH_XID = -4
 _ANY_WATCH = 3
 
 
@@ -49,13 +45,10 @@ class _Sasl(Record):  # type: ignore[misc]  # aiozk has no types
 
 
 class WatchSet(NamedTuple):
-    """Paths whose watches are armed again after a reconnection, by kind."""
+    """Paths whose persistent watches are armed again after a reconnection."""
 
-    data: Sequence[str] = ()
-    exist: Sequence[str] = ()
-    child: Sequence[str] = ()
-    persistent: Sequence[str] = ()
-    recursive: Sequence[str] = ()
+    persistent: list[str]
+    recursive: list[str]
 
 
 def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int) -> bytes:
@@ -73,7 +66,7 @@ def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int)
 
 def auth(scheme: str, credential: bytes) -> bytes:
     """Return the packet of credentials, with its reserved xid."""
-    return bytes(protocol.AuthRequest(type=0, scheme=scheme, auth=credential).serialize(_AUTH_XID))
+    return bytes(protocol.AuthRequest(type=0, scheme=scheme, auth=credential).serialize(AUTH_XID))
 
 
 def sasl(token: bytes) -> Request[bytes]:
@@ -114,12 +107,12 @@ def remove_watches(full_path: str) -> Request[None]:
 
 
 def set_watches(last_zxid: int, watches: WatchSet) -> Request[None]:
-    """Arm watches again; one-shot ones that have missed something since ``last_zxid`` fire at once."""
+    """Arm persistent watches again. Only watches of other kinds, which this client does not use, need ``last_zxid``."""
     record = _SetWatches2(
         relative_zxid=last_zxid,
-        data_watches=watches.data,
-        exist_watches=watches.exist,
-        child_watches=watches.child,
+        data_watches=[],
+        exist_watches=[],
+        child_watches=[],
         persistent_watches=watches.persistent,
         recursive_watches=watches.recursive,
     )

@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.zookeeper.errors import RequestTooLargeError
+from aiozkqueue.zookeeper.handshake import open_streams
 
 if TYPE_CHECKING:
     import ssl
@@ -127,10 +128,9 @@ async def _refuses(
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    name = server.host.rstrip(".") if tls else None
     try:
         async with asyncio.timeout(_LONGEST):
-            reader, writer = await asyncio.open_connection(address, server.port, ssl=tls, server_hostname=name)
+            reader, writer = await open_streams(address, server, tls)
     except OSError:  # TimeoutError is one
         return None
     trips = _TRIPS * (loop.time() - began)

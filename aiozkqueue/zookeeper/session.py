@@ -19,7 +19,7 @@ import anyio
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.zookeeper import handshake, heartbeat, records, wire
-from aiozkqueue.zookeeper.connection import Connection
+from aiozkqueue.zookeeper.connection import Connection, failed
 from aiozkqueue.zookeeper.errors import (
     AuthFailedError,
     ClientClosedError,
@@ -192,9 +192,7 @@ class Session:
         if error is None and self._connection is not None:
             return self._connection.submit(request)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        future.set_exception(error or NotConnectedError("not connected; the request was not sent"))
-        future.exception()  # prevents asyncio's warning about an exception never retrieved if the awaiter is gone
-        return future
+        return failed(future, error or NotConnectedError("not connected; the request was not sent"))
 
     async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
         """Send, and send again after a lost connection: for requests that change nothing when repeated."""

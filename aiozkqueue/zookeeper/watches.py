@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 from collections import defaultdict
@@ -27,7 +26,7 @@ _MOST_FOLDERS = 1024  # the folders whose ancestor watches are kept
 
 
 class Mode(enum.Enum):
-    """A persistent watch's reach; the values are the fields of `WatchSet`."""
+    """A persistent watch's reach."""
 
     PERSISTENT = "persistent"
     RECURSIVE = "recursive"
@@ -73,15 +72,14 @@ class _AncestorWatches(NamedTuple):
 
 
 class WatchRegistry:
-    """Persistent watches by path, and the standard, one-shot watches of aiozk's own client by kind and path."""
+    """The persistent watches of a client, by path."""
 
     def __init__(self) -> None:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
         self._recursive = 0
         # By folder: a consumer gets an event for each message of its queue.
         self._ancestors: dict[str, _AncestorWatches] = {}
-        self._gap = False  # whether missed events have not been reported to persistent watches yet
-        self.standard: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
+        self._gap = False  # whether missed events have not been reported to the watches yet
 
     def add(self, registration: Registration) -> None:
         """Add a watch."""
@@ -114,8 +112,6 @@ class WatchRegistry:
         that it gets. After `notify_missed` watches assume any change, so earlier events need not be kept.
         """
         if self._gap:
-            for event in events:
-                self._notify_standard(event)
             return
         folder, names = "", list[str]()  # of znodes created one after the other in one folder
         for event in events:
@@ -132,13 +128,7 @@ class WatchRegistry:
                 self._dispatch(event)
         self._notify_created(folder, names)
 
-    def _notify_standard(self, event: Event) -> None:
-        if self.standard:
-            for callback in tuple(self.standard.get((event.kind, event.path), ())):
-                asyncio.get_running_loop().call_soon(callback, event.path)
-
     def _dispatch(self, event: Event) -> None:
-        self._notify_standard(event)
         kind = _KINDS.get(event.kind)
         if kind is None:  # "watch removed" and events of later servers
             return
@@ -155,7 +145,7 @@ class WatchRegistry:
         self._gap = True
 
     def notify_missed(self) -> None:
-        """Notify every persistent watch that the connection was lost. They get all events from now on."""
+        """Notify every watch that the connection was lost. They get all events from now on."""
         self._gap = False
         for registrations in tuple(self._persistent.values()):
             for registration in tuple(registrations):
@@ -167,30 +157,21 @@ class WatchRegistry:
         Watches may be added and removed between two portions. One that is added is not returned: its owner arms it.
         """
         limit = min(_SET_WATCHES_BYTES, max_request // 2)
-        portion = _empty_portion()
-        size = 0
-        for kind, path in self._kinds():
-            portion[kind].append(path)
+        portion, size = WatchSet([], []), 0
+        for path in tuple(self._persistent):
+            if (mode := self.mode(path)) is None:
+                continue
+            (portion.recursive if mode is Mode.RECURSIVE else portion.persistent).append(path)
             size += len(path.encode()) + 4
             if size > limit:
-                yield WatchSet(*portion)
-                portion, size = _empty_portion(), 0
+                yield portion
+                portion, size = WatchSet([], []), 0
         if size:
-            yield WatchSet(*portion)
-
-    def _kinds(self) -> Iterator[tuple[int, str]]:
-        fields = WatchSet._fields
-        for path in tuple(self._persistent):
-            mode = self.mode(path)
-            if mode is not None:
-                yield fields.index(mode.value), path
-        by_event = {EventKind.CREATED: "exist", EventKind.CHILDREN: "child"}
-        for event, path in tuple(self.standard):
-            yield fields.index(by_event.get(EventKind(event), "data")), path
+            yield portion
 
     def _takes_names(self, folder: str) -> bool:
         """Whether the ancestor watches take the names of several znodes created in this folder at once."""
-        if not folder or self.standard:
+        if not folder:
             return False
         ancestors = self._ancestor_watches(folder)
         return not ancestors.children and any(registration.created for registration in ancestors.recursive)
@@ -227,7 +208,3 @@ class WatchRegistry:
             if folder == "/":
                 return _AncestorWatches(tuple(recursive), children)
             folder = parent_of(folder)
-
-
-def _empty_portion() -> tuple[list[str], ...]:
-    return tuple([] for _ in WatchSet._fields)

@@ -37,10 +37,10 @@ C = TypeVar("C", bound=Collector)
 
 MAX_REQUEST = 1_048_575  # jute.maxbuffer, the server's default for a whole packet, bytes
 HIGHEST_XID = 0x7FFFFFFF
-WATCH_XID = -1  # of a notification
+WATCH_XID, PING_XID, AUTH_XID = -1, -2, -4  # of a notification, and of the requests that are answered out of order
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 8, 13
-MULTI, CREATE2, CREATE_CONTAINER, MULTI_READ, CLOSE_SESSION = 14, 15, 19, 22, -11
+PING_OPCODE, MULTI, CREATE2, CREATE_CONTAINER, MULTI_READ, CLOSE_SESSION = 11, 14, 15, 19, 22, -11
 
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
@@ -70,7 +70,7 @@ _CREATE_HEADS, _DELETE_HEADS, _READ_HEADS = (
 )
 _NO_WATCH = b"\0"
 
-PING = struct.pack("!ii", -2, 11)  # xid and opcode: the whole request
+PING = struct.pack("!ii", PING_XID, PING_OPCODE)  # the whole request
 #: The bytes that a path and its lengths add to an operation of a multi.
 _CREATE_OVERHEAD = _OPERATION.size + 3 * _INT.size
 _VERSIONED_OVERHEAD = _OPERATION.size + 2 * _INT.size

@@ -59,7 +59,7 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
             if not any(entry.is_bundle for page in handed.pages for entry in page.entries):
                 return False
             assert result is zq.Alteration.HELD
-            assert sum(page.items for page in handed.pages) == NUMBER
+            assert sum(page.messages for page in handed.pages) == NUMBER
             async with last.transaction() as tx:
                 assert await tx.take(last.queue("jobs"), timeout=1) is None
             assert await ledger.acknowledge(batches[0]) == NUMBER
@@ -107,7 +107,7 @@ def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch()
             locked.append(batch >= 0)
             if batch >= 0:
                 assert result is zq.Alteration.HELD
-                assert [page.items for page in (await ledger.hand_out(batch, "s", None)).pages] == [1]
+                assert [page.messages for page in (await ledger.hand_out(batch, "s", None)).pages] == [1]
                 assert await ledger.acknowledge(batch) == 1
             else:
                 assert result is zq.Alteration.DONE

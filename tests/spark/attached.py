@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.spark.folder import Folder
+from aiozkqueue.spark.files import HadoopFiles
 from aiozkqueue.zookeeper.client import ZooKeeperClient
 
 if TYPE_CHECKING:
@@ -116,15 +116,15 @@ def _main(module: str, step: str, arguments: Sequence[str]) -> None:
         if reached == step:
             _die()
 
-    rename = Folder.rename
+    rename = HadoopFiles.rename
 
-    def renamed(folder: Folder, place: str, to: str) -> bool:
-        done = rename(folder, place, to)
+    def renamed(files: HadoopFiles, place: str, to: str) -> bool:
+        done = rename(files, place, to)
         if to.endswith(".parquet"):
             on_step(MOVE)
         return done
 
-    kind: Any = Folder
+    kind: Any = HadoopFiles
     kind.rename = renamed  # the only way to be killed between two moves
     work(_attached(), arguments, on_step)
 

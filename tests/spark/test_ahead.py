@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 
 async def held(ledger: Ledger, number: int) -> int:
     """Return the number of messages in a batch, sealed or not."""
-    return sum(page.items for page in await ledger.pages(number, sealed=False))
+    return sum(page.messages for page in await ledger.pages(number, sealed=False))
 
 
 async def test_a_prepared_batch_is_returned_as_it_is_and_filled_up_when_it_is_requested(

@@ -90,7 +90,7 @@ class Query:
             while True:
                 handed = await ledger.hand_out(number, "stream", self._most)
                 bodies = await bodies_of(ledger, handed.pages)
-                assert len(bodies) == sum(page.items for page in handed.pages)
+                assert len(bodies) == sum(page.messages for page in handed.pages)
                 await handed.reading.note(zookeeper)
                 if self._poison.isdisjoint(bodies):
                     break

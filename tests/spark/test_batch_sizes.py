@@ -31,7 +31,7 @@ async def test_a_batch_ends_before_its_size_exceeds_the_limit(zookeeper: str, qu
             ledger.most_bytes = 1000
             found, number = [], -1
             while (after := await ledger.next_batch(number, None)) != number:
-                found.append(sum(page.items for page in await ledger.pages(after)))
+                found.append(sum(page.messages for page in await ledger.pages(after)))
                 await ledger.acknowledge(after)
                 number = after
             assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one message

@@ -69,10 +69,10 @@ async def test_a_driver_from_before_the_deletion_does_not_share_the_epoch_of_its
         assert old._check() == new._check()
         with pytest.raises(zq.ClaimLostError, match="has been taken over or released"):
             await call(old)
-        assert sum(page.items for page in await new.pages(0)) == 4
+        assert sum(page.messages for page in await new.pages(0)) == 4
         await new.state()
         assert await new.next_batch(0, 4) == 1
-        assert sum(page.items for page in await new.pages(1)) == 4
+        assert sum(page.messages for page in await new.pages(1)) == 4
 
 
 def with_queue(options: Mapping[str, str], action: Callable[[zq.Queue[bytes]], Awaitable[object]]) -> None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiozkqueue as zq
+from aiozkqueue.batches.manifests import Page
 from aiozkqueue.spark import dividing
 from aiozkqueue.spark.columns import default_schema
-from aiozkqueue.spark.dividing import Piece, divide
+from aiozkqueue.spark.dividing import Piece, cut, divide
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
 from tests.spark.test_batch import put
@@ -54,6 +55,15 @@ def test_shares_have_about_the_same_size_and_none_is_empty(pieces: Sequence[Piec
 )
 def test_pieces_are_divided_as_in_these_examples(pieces: Sequence[Piece], shares: int, divided: list[int]) -> None:
     assert divide(pieces, shares) == divided
+
+
+@given(st.lists(st.integers(1, 9), max_size=6), st.integers(1, 12))
+def test_the_parts_of_pages_have_each_message_once_and_shares_of_the_given_sizes(pages: list[int], shares: int) -> None:
+    sizes = divide([Piece(sum(pages))], shares)
+    parts = cut([Page(str(number), messages, []) for number, messages in enumerate(pages)], sizes)
+    assert [sum(part.stop - part.begin for part in share) for share in parts] == sizes
+    found = [(part.page, message) for share in parts for part in share for message in range(part.begin, part.stop)]
+    assert found == [(str(page), message) for page, messages in enumerate(pages) for message in range(messages)]
 
 
 #: The large messages are in the first third.

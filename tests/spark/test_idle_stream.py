@@ -114,7 +114,7 @@ async def test_a_folder_without_free_messages_is_not_listed_again_until_it_chang
         await queue.put(b"another")
         batch = await ledger.next_batch(-1, None)
         assert listed.paths.count("items") == 2
-        assert [page.items for page in await ledger.pages(batch)] == [1]
+        assert [page.messages for page in await ledger.pages(batch)] == [1]
         await ledger.acknowledge(batch)
         listed.paths.clear()
         for _ in range(5):
@@ -141,7 +141,7 @@ async def test_a_message_that_becomes_due_is_found_without_a_change_of_its_folde
             return await ledger.next_batch(-1, None) == 0
 
         await eventually(found, 30)
-        assert [page.items for page in await ledger.pages(0)] == [1]
+        assert [page.messages for page in await ledger.pages(0)] == [1]
         hours = [name for name in listed.paths if name.isdigit()]
         assert len(set(hours)) == 1  # not the message that is due tomorrow
         assert len(hours) <= 2 < polls
@@ -160,7 +160,7 @@ async def test_messages_of_an_hour_that_become_due_one_after_the_other_need_one_
         batch = -1
         for _ in range(3):
             following = await next_of(ledger, batch)
-            assert [page.items for page in await ledger.pages(following)] == [1]
+            assert [page.messages for page in await ledger.pages(following)] == [1]
             await ledger.acknowledge(following)
             batch = following
         assert len([name for name in listed.paths if name.isdigit()]) == 1
@@ -178,11 +178,11 @@ async def test_an_hour_whose_listing_takes_long_is_not_listed_again_for_each_put
         assert await ledger.next_batch(-1, None) == -1
         await queue.put(b"put since", delay=2)
         batch = await next_of(ledger, -1)
-        assert [page.items for page in await ledger.pages(batch)] == [1]
+        assert [page.messages for page in await ledger.pages(batch)] == [1]
         assert len([name for name in listed.paths if name.isdigit()]) == 1
         monkeypatch.setattr("aiozkqueue.batches.backlog.AGAIN", 10)
         other = Ledger(core_of(session).handle("orders"), "other")
-        assert [page.items for page in await other.pages(await next_of(other, -1))] == [1]
+        assert [page.messages for page in await other.pages(await next_of(other, -1))] == [1]
 
 
 async def test_a_due_message_that_another_client_took_first_and_releases_is_found(
@@ -200,7 +200,7 @@ async def test_a_due_message_that_another_client_took_first_and_releases_is_foun
             assert await ledger.next_batch(-1, None) == -1
             tx.release(message, delay=0)
             await tx.commit()
-        assert [page.items for page in await ledger.pages(await next_of(ledger, -1))] == [1]
+        assert [page.messages for page in await ledger.pages(await next_of(ledger, -1))] == [1]
 
 
 async def same_hour() -> None:
@@ -240,7 +240,7 @@ async def test_ready_messages_do_not_wait_for_a_listing_of_delayed_ones_and_due_
             await queue.put(b"%d" % number)
             before = len([name for name in listed.paths if name.isdigit()])
             batch = await ledger.next_batch(batch, None)
-            sizes.append(sum(page.items for page in await ledger.pages(batch)))
+            sizes.append(sum(page.messages for page in await ledger.pages(batch)))
             assert len([name for name in listed.paths if name.isdigit()]) - before == (number == 1)
         assert sizes == [1, 2, 1]
 

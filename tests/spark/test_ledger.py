@@ -77,7 +77,7 @@ class Stream:
                 self.offsets.append(latest)
             pages = await ledger.pages(self.offsets[-1])
             found = await bodies_of(ledger, pages)
-            assert len(found) == sum(page.items for page in pages), "a batch that was not committed has lost a message"
+            assert len(found) == sum(page.messages for page in pages), "a batch without a commit has lost a message"
             self.sink[self.offsets[-1]] = found
             self.commits += 1
 
@@ -308,7 +308,7 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
                 with pytest.raises(zq.ClaimLostError, match="does not exist"):
                     await successor.pages(batch)
             another = await successor.next_batch(-1, None)
-            assert sum(page.items for page in await successor.pages(another)) == 2, f"killed at write {step}"
+            assert sum(page.messages for page in await successor.pages(another)) == 2, f"killed at write {step}"
             await successor.acknowledge(another)
         async with zq.connect(zookeeper, root=root) as session:
             stats = await session.queue("orders").stats()
@@ -523,7 +523,7 @@ async def test_requests_of_a_large_batch_stay_small_since_servers_keep_the_last_
     async with driver(zookeeper, queue_root) as ledger:
         ledger._zookeeper = counting = CountingClient(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]
         batch = await ledger.next_batch(-1, None)
-        assert sum(page.items for page in await ledger.pages(batch)) == 1200
+        assert sum(page.messages for page in await ledger.pages(batch)) == 1200
         assert await ledger.acknowledge(batch) == 1200
     assert 100 < counting.most < 600  # at 0.75 KiB for each operation, up to 225 MiB of heap
 
@@ -605,7 +605,7 @@ async def test_batches_claim_retried_messages_and_those_with_a_key_a_history_or_
         await queue.put(b"later", delay=3600)
         async with driver(zookeeper, queue_root) as ledger:
             batch = await ledger.next_batch(-1, None)
-            assert sum(page.items for page in await ledger.pages(batch)) == 3
+            assert sum(page.messages for page in await ledger.pages(batch)) == 3
             await ledger.acknowledge(batch)
         assert [message.body for message in await queue.peek()] == [b"later"]
         assert [record.outcome.value async for record in queue.history()] == ["finished"] * 3
@@ -707,7 +707,7 @@ async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it
         await core_of(session).zookeeper.multi([Create(path, sequential=True) for path in staged])
         await queue.put(b"after it")
         (page,) = await ledger.pages(await ledger.next_batch(-1, 2))
-        assert page.items == 2
+        assert page.messages == 2
 
 
 async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
@@ -724,7 +724,7 @@ async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
         await queue.put(b"of a new level", priority=-2)
         last, taken = -1, 0
         while (batch := await ledger.next_batch(last, 3)) != last:
-            taken += sum(page.items for page in await ledger.pages(batch))
+            taken += sum(page.messages for page in await ledger.pages(batch))
             await ledger.acknowledge(batch)
             last = batch
         assert taken == len(bodies) + 1
@@ -744,7 +744,7 @@ async def test_a_message_with_a_child_znode_does_not_block_an_acknowledgement_an
     await server_view.create(f"{queue_root}/orders/items/{first}/child")
     async with driver(zookeeper, queue_root) as ledger, asyncio.timeout(60):
         batch = await ledger.next_batch(-1, None)
-        assert sum(page.items for page in await ledger.pages(batch)) == 10
+        assert sum(page.messages for page in await ledger.pages(batch)) == 10
         await ledger.acknowledge(batch)
         assert await server_view.children(f"{queue_root}/orders/items") == [first]
         assert await ledger.next_batch(batch, None) == batch
@@ -762,7 +762,7 @@ async def test_a_stream_skips_messages_that_its_user_may_not_read(
     await server_view.set_acl(f"{queue_root}/orders/items/{first}", sealed)
     async with driver(zookeeper, queue_root) as ledger, asyncio.timeout(60):
         batch = await ledger.next_batch(-1, None)
-        assert sum(page.items for page in await ledger.pages(batch)) == 9
+        assert sum(page.messages for page in await ledger.pages(batch)) == 9
         await ledger.acknowledge(batch)
         assert await ledger.next_batch(batch, None) == batch
     assert await server_view.children(f"{queue_root}/orders/items") == [first]

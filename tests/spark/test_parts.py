@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 import aiozkqueue as zq
 from aiozkqueue.cli.transfer import load
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.layout import messages_in
+from aiozkqueue.layout import is_bundle, messages_in
 from aiozkqueue.spark.columns import RowLayout, default_schema
 from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
@@ -305,6 +305,13 @@ def test_a_filter_on_ids_reads_only_those_messages(options: dict[str, str]) -> N
     assert sorted(found(options, In(("id",), (ids[1], ids[5], "other")))[1]) == sorted([ids[1], ids[5]])
     assert found(options, EqualTo(("id",), ids[3]), EqualTo(("id",), ids[4]))[1] == []
     assert len(found(options, StringContains(("id",), "x"))[1]) == 20
+
+
+def test_a_filter_on_ids_that_may_be_null_reads_only_those_messages_of_bundles(options: dict[str, str]) -> None:
+    use_bundles(options)
+    ids = put(options, *(b"%d" % n for n in range(200)))
+    assert any(map(is_bundle, names(options)))
+    assert sorted(found(options, In(("id",), (ids[1], None, ids[150])))[1]) == sorted([ids[1], ids[150]])
 
 
 def test_a_filter_on_time_reads_only_those_hours_of_a_history(options: dict[str, str]) -> None:

@@ -140,12 +140,12 @@ class _Audit:
 
     def resume(self) -> bool:
         """Finish an earlier run that was committed; return whether there was one."""
-        with _in_words(self._servers):
+        with _translate_errors(self._servers):
             run = self._portal.call(self._state.read)
             if run is None or run.phase is not Phase.WRITTEN:
                 return False
             if run.folder != self._mark:
-                if self._portal.call(_given_up, self._session):
+                if self._portal.call(_is_abandoned, self._session):
                     return False
                 msg = (
                     f"an audit of {self._servers.root} was interrupted after its files were complete. Finish it "
@@ -158,7 +158,7 @@ class _Audit:
 
     def run(self, queues: Sequence[str] | None) -> int:
         """Move the current records."""
-        with _in_words(self._servers):
+        with _translate_errors(self._servers):
             names = self._portal.call(_wanted, self._session, queues)
             self._on_step("begin")
             if self._mark is None:
@@ -273,14 +273,14 @@ async def _unpin(session: QueueSession) -> None:
         await unpin(core_of(session).handle(queue), _PIN)
 
 
-async def _given_up(session: QueueSession) -> bool:
+async def _is_abandoned(session: QueueSession) -> bool:
     """Whether an interrupted run has no pins, because an operator or the run itself has removed them."""
     found = [entry for queue in await session.queues() for entry in await pins(core_of(session).handle(queue))]
     return _PIN not in {entry.name for entry in found}
 
 
 @contextmanager
-def _in_words(servers: Servers) -> Iterator[None]:
+def _translate_errors(servers: Servers) -> Iterator[None]:
     """Raise errors of ZooKeeper and Spark as errors of this library."""
     try:
         with unwrapped_errors():

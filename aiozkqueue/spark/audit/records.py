@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ from aiozkqueue.spark.batching import BATCH, MOST_BYTES
 from aiozkqueue.spark.columns import body_of, default_schema
 from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content
-from aiozkqueue.spark.reading import FolderShare, history_pages, next_page
+from aiozkqueue.spark.reading import FolderShare, history_pages
 from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
@@ -80,7 +80,7 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
                     room = SHARE
                 tasks[-1].append(Hour(queue, hour, share, shares))
                 room -= size / shares
-    return [json.dumps([[entry.queue, entry.name, entry.share, entry.of] for entry in task]) for task in tasks]
+    return [json.dumps([astuple(hour) for hour in task]) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,9 @@ class Reading:
         with opened(self.servers) as (portal, session):
             for hour in self._hours(batches):
                 link = Link.of(portal, session, self.servers.of(hour.queue))
-                pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
                 size = 0
-                while (page := link.call(next_page, pages)) is not None:
+                for page in link.each_of(_pages(link, hour)):
                     waiting += [{"queue": hour.queue, "day": _day(record), **record} for record in page]
                     size += sum(len(body_of(record) or b"") for record in page)
                     if len(waiting) >= BATCH or size >= MOST_BYTES:

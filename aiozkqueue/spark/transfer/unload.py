@@ -24,7 +24,7 @@ from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue
 from aiozkqueue.spark.failures import unwrapped_errors
 from aiozkqueue.spark.folder import Folder
-from aiozkqueue.spark.options import Content, Starting, parse_options
+from aiozkqueue.spark.options import Content, parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.zookeeper import ConnectionLossError, Delete, MultiError, SessionExpiredError
 
@@ -111,7 +111,7 @@ def unload(
     on_step("begin")
     with linked(parsed) as link, unwrapped_errors():
         link.call(require_queue, link)
-        link.call(_opened, link)  # refuses an order before the folder records a run
+        link.call(_is_paused, link)  # refuses an order before the folder records a run
         run, resumed = _run(target, link)
         reader = QueueStreamReader(columns, _options(parsed, run))
         try:
@@ -124,7 +124,7 @@ def unload(
         target.remove(_RUN)
         on_step("forget")
         link.call(_forget, link, f"{_PREFIX}{run}")
-        paused = link.call(_opened, link)
+        paused = link.call(_is_paused, link)
     return Unloaded(messages=messages, resumed=resumed, paused=paused)
 
 
@@ -161,7 +161,7 @@ class _Unload:
             self._on_step("acknowledge")
             reader.commit(end)
             start = end
-            brought = sum(stop - begin for share in shares for _, begin, stop in share.parts)
+            brought = sum(share.messages for share in shares)
             messages += brought
             on_batch(brought)
         return messages
@@ -194,8 +194,14 @@ class _Reading:
 
 def _options(options: Options, run: str) -> Options:
     """Return the options of the stream, whose group belongs to the run."""
-    own = replace(options, group=f"{_PREFIX}{run}", min_partitions=_TASKS, starting=Starting.LEDGER)
-    return replace(own, fail_on_loss=True, max_attempts=None)  # the files of a batch are named only once
+    return replace(
+        options,
+        group=f"{_PREFIX}{run}",
+        min_partitions=_TASKS,
+        continues_ledger=True,
+        fail_on_loss=True,
+        max_attempts=None,  # a batch is never divided, because its files are named only once
+    )
 
 
 def _columns(schema: str | None, corrupt: str) -> StructType:
@@ -232,8 +238,8 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
     return run, False
 
 
-async def _opened(link: Link) -> bool:
-    """Read the configuration of the queue as it is now, and return whether it is paused. Raises: InvalidOptionError."""
+async def _is_paused(link: Link) -> bool:
+    """Whether the queue is paused now. Raises: InvalidOptionError: the queue has an order."""
     if not await link.state.open_latest():
         return False
     refuse_order(link.state)

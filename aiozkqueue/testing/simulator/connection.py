@@ -13,6 +13,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from aiozkqueue.zookeeper import wire
+from aiozkqueue.zookeeper.connection import Connection, failed
 from aiozkqueue.zookeeper.dropping import Dropping
 from aiozkqueue.zookeeper.errors import (
     ConnectionLossError,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from aiozkqueue.zookeeper.connection import Connection
     from aiozkqueue.zookeeper.interface import WatchEvent
 
     from .server import Network, Server, ServerSession
@@ -265,10 +265,3 @@ class SimulatedSession(Session):
             for recursive, paths in ((False, portion.persistent), (True, portion.recursive))
             for path in paths
         ]
-
-
-def failed(future: asyncio.Future[Any], error: Exception) -> asyncio.Future[Any]:
-    """Fail a future that may have no awaiter."""
-    future.set_exception(error)
-    future.exception()
-    return future

@@ -6,9 +6,9 @@ The leader checks and applies a write (`Tree.write`), and the other servers repl
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
+from aiozkqueue.layout import fits_path, has_odd_parts
 from aiozkqueue.zookeeper.errors import (
     BadVersionError,
     MultiError,
@@ -26,8 +26,6 @@ BAD_ARGUMENTS, NO_CHILDREN_FOR_EPHEMERALS = -8, -108
 LAST_SEQUENCE = LAST_VERSION = 2_147_483_647
 ANY_VERSION = -1
 CONTAINER_OWNER = -(2**63)
-
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class Znode:
@@ -199,18 +197,25 @@ class Tree:
             if parent.creates < LAST_SEQUENCE:
                 parent.creates += 1
                 parent.pzxid = zxid
-            if change.owner > 0:
-                self.ephemerals.setdefault(change.owner, {})[path] = None
+            self._own(change.owner, path)
             return None
         node = self.nodes.pop(path)
         del parent.children[name]
         parent.pzxid = zxid
-        if node.owner > 0:
-            owned = self.ephemerals[node.owner]
+        self._disown(node.owner, path)
+        return None
+
+    def _own(self, owner: int, path: str) -> None:
+        """Add a new znode to the ephemerals of its session, if it is one."""
+        if owner > 0:
+            self.ephemerals.setdefault(owner, {})[path] = None
+
+    def _disown(self, owner: int, path: str) -> None:
+        if owner > 0:
+            owned = self.ephemerals[owner]
             del owned[path]
             if not owned:
-                del self.ephemerals[node.owner]
-        return None
+                del self.ephemerals[owner]
 
     def _before(self, change: Change) -> tuple[str, Znode | None, tuple[int, int] | None]:
         """The values that `_undo` needs to revert a change."""
@@ -235,16 +240,11 @@ class Tree:
             if before is None:
                 gone = self.nodes.pop(path)
                 del parent.children[name]
-                if gone.owner > 0:
-                    owned = self.ephemerals[gone.owner]
-                    del owned[path]
-                    if not owned:
-                        del self.ephemerals[gone.owner]
+                self._disown(gone.owner, path)
             else:
                 self.nodes[path] = before
                 parent.children[name] = None
-                if before.owner > 0:
-                    self.ephemerals.setdefault(before.owner, {})[path] = None
+                self._own(before.owner, path)
             parent.creates, parent.pzxid = of_parent
 
     # Reading
@@ -276,12 +276,9 @@ class Tree:
 
 def check_path(path: str) -> None:
     """Refuse an invalid path. Raises: ServerError."""
-    if path == "/":
-        return
-    if path[-1:] == "/" or "//" in path or "/." in path or not path.isascii() or not path.isprintable():
-        parts = path[1:].split("/")
-        if any(part in ("", ".", "..") for part in parts) or _REFUSED.search(path):
-            raise ServerError(BAD_ARGUMENTS, path)
+    usual = path.isascii() and path.isprintable() and "/." not in path and "//" not in path and path[-1:] != "/"
+    if not usual and path != "/" and (has_odd_parts(path) or not fits_path(path)):
+        raise ServerError(BAD_ARGUMENTS, path)
 
 
 def _next_version(version: int) -> int:

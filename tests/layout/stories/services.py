@@ -309,7 +309,7 @@ class Streamed:
         assert info.group == "audit"
         batch = int(now.known["batch"])
         assert await ledger.next_batch(batch - 1, 2) == batch
-        assert sum(page.items for page in await ledger.pages(batch)) == 2
+        assert sum(page.messages for page in await ledger.pages(batch)) == 2
         assert [message.body for message in await take(now.session, queue)] == [b"3"]
         assert await ledger.acknowledge(batch) == 2
         assert await queue.size() == 0
@@ -340,7 +340,7 @@ class Divided:
         last = -1
         while (batch := await ledger.next_batch(last, None)) != last:
             handed = await ledger.hand_out(batch, "stream", None if sizes else 3)
-            sizes.append(sum(page.items for page in handed.pages))
+            sizes.append(sum(page.messages for page in handed.pages))
             await handed.reading.note(core_of(now.session).zookeeper)
             await ledger.acknowledge(batch, "stream")
             last = batch
@@ -374,7 +374,7 @@ class SparkBundles:
         queue, ledger = now.session.queue("spark-bundles"), self._ledger(now.session)
         batch = int(now.known["bundles"])
         assert await ledger.next_batch(batch - 1, 3) == batch
-        assert sum(page.items for page in await ledger.pages(batch)) == 3
+        assert sum(page.messages for page in await ledger.pages(batch)) == 3
         stats = await queue.stats()
         assert (stats.size, stats.in_flight, stats.staged) == (12, 3, 1)
         assert [message.body for message in await take(now.session, queue, 6)] == [

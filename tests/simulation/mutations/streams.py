@@ -85,7 +85,7 @@ def requested_batch_given_back(patch: pytest.MonkeyPatch) -> None:
     async def too_much(self: Ledger) -> int:
         async def unsealed(number: int) -> Manifest:
             state = await read(self, number)
-            return state if state.done else state._replace(items=None)
+            return state if state.done else state._replace(messages=None)
 
         with patch.context() as patched:
             patched.setattr(self, "_read", unsealed)

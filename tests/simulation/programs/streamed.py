@@ -93,7 +93,7 @@ def _note_held(batches: Batches, nodes: Mapping[str, Znode], number: int, manife
         for line in nodes[f"{path}/{name}"].data.decode().split("\n")
     ]
     items = [f"{BASE}/{place}" for place in places]
-    if sum(messages_in(name_at(item)) for item in items) == manifest.items and all(item in nodes for item in items):
+    if sum(messages_in(name_at(item)) for item in items) == manifest.messages and all(item in nodes for item in items):
         batches.held[number] = {token: item for item in items for token in tokens_in(item, nodes[item].data)}
 
 

@@ -37,8 +37,8 @@ PAGE = 2
 class SmallPages(Ledger):
     """A ledger whose batches have many pages."""
 
-    def _request_policy(self, most: int) -> list[Entry]:
-        return super()._request_policy(min(most, PAGE))
+    def _take_candidates(self, most: int) -> list[Entry]:
+        return super()._take_candidates(min(most, PAGE))
 
 
 @dataclass
