@@ -141,6 +141,7 @@ class Listener(Generic[T_co]):
             raise RuntimeError(msg)
         self._running = self._counts.begun = True
         forget = self._runtime.zookeeper.on_state(self._state_changed)
+        self._runtime.handling[self] = self._queue.name, self._interruptions.running
         try:
             async with anyio.create_task_group() as handlers:
                 self._scope = handlers.cancel_scope
@@ -157,6 +158,7 @@ class Listener(Generic[T_co]):
             raise first_of(group) from None
         finally:
             forget()
+            del self._runtime.handling[self]
             if self._alarms is not None:
                 self._alarms.stop()
             self._running = False
