@@ -12,7 +12,15 @@ import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
-from aiozkqueue.zookeeper import Create, Delete, MultiError, NoAuthError, QuotaExceededError
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    ProtocolError,
+    QuotaExceededError,
+)
 from aiozkqueue.zookeeper.wire import THROTTLED, error_of
 from tests.simulation.test_known_configuration import play
 
@@ -383,3 +391,27 @@ def refuse_reads(session: zq.QueueSession, path: str, code: int, times: int | No
         raise error_of(code)
 
     zookeeper.read = refusing
+
+
+@pytest.mark.parametrize("error", [ProtocolError("nonsense"), ConnectionLossError("nonsense")], ids=repr)
+def test_a_put_that_an_inconsistent_server_prevents_is_not_committed_and_its_session_stays_open(
+    error: Exception,
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        zookeeper: Any = core_of(session).zookeeper
+        ensure = zookeeper.ensure
+
+        async def inconsistent(path: str) -> None:
+            if path.endswith("/.clients"):  # where each client has its commit slots
+                raise error
+            await ensure(path)
+
+        zookeeper.ensure = inconsistent
+        with pytest.raises(zq.NotCommittedError, match="nothing was applied"):
+            await session.queue("jobs").put(b"1")
+        zookeeper.ensure = ensure
+        await session.queue("jobs").put(b"2")
+        assert [message.body for message in await session.queue("jobs").peek()] == [b"2"]
+
+    play(program, 1)
