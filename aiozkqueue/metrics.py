@@ -113,6 +113,11 @@ class SessionCollector(Collector):
             for queue, counters in figures.items():
                 _add(family, [queue], histogram_of(counters))
             yield family
+        yield _gauge(
+            "aiozkqueue_handler_oldest_age_seconds",
+            "Time since the delivery of the oldest message whose handler runs; absent if none runs.",
+            self._runtime.oldest_handlers().items(),
+        )
         yield from self._claims()
         yield from self._session()
         if self._runtime.closed:

@@ -35,7 +35,7 @@ from aiozkqueue.queue.commit.alterations import TransactionalAlteration
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal, still_locked
+from aiozkqueue.queue.commit.unclaimed import as_configured, find, read_all, removal, still_locked
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.put.prepare import restored
@@ -50,7 +50,7 @@ from .stats import lanes
 from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
@@ -354,6 +354,23 @@ async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], boo
         found = await collect_children(handle, folder, lambda: Matching(wanted))
         places += [ItemRef(lane, name).path for name in await seen(handle, found.names) if _id_of(name) is not None]
     return places
+
+
+async def updated_places(handle: QueueHandle[Runtime], places: Iterable[str]) -> list[str]:
+    """Return the present places of leased messages of which an update has changed the names; ``places`` are empty.
+
+    An update changes the name of an item that has the key of its payload. A message that was leased has a record of its
+    attempts until it ends, so lanes are listed only for messages that exist.
+    """
+    keyed = [ItemRef.parse(place) for place in places if has_field(place, "k")]
+    records = await read_all(handle, [handle.paths.meta(handle.state.item_id(ref.name)) for ref in keyed])
+    existing = [ref for ref, record in zip(keyed, records, strict=True) if record is not None]
+    ends = {ref.name.rpartition("-i")[2] for ref in existing}  # an id and a sequence number
+    found: list[str] = []
+    for lane in {ref.lane for ref in existing}:
+        listed = await collect_children(handle, handle.paths.at(lane), Matching)
+        found += [ItemRef(lane, name).path for name in listed.names if name.rpartition("-i")[2] in ends]
+    return found
 
 
 def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) -> Change:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import BundleName, ItemRef, MalformedError, is_bundle
 from aiozkqueue.queue.candidates.collectors import sequence_of
-from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.commit.unclaimed import possible_locks
 
 from .bundles import bundle_pages
 from .listing import by_rank, collect_children
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
 async def messages_of_locks(
@@ -40,7 +42,7 @@ async def messages_of_locks(
     bundles: list[str] = []
     for folders in by_rank(handle.state, await lanes_of(handle, config)):
         for folder in folders:
-            names = await collect_children(handle, folder, lambda: _Holding(config, locks))
+            names = await collect_children(handle, folder, lambda: _Holding(handle.state, config, locks))
             lane = handle.paths.place_of(folder)
             bundles += [ItemRef(lane, name).path for name in names.bundles]
             for lock, name in names.heads.items():
@@ -59,7 +61,8 @@ async def messages_of_locks(
 class _Holding:
     """A collector of the bundles that these locks hold, and of the oldest item of each group that they hold."""
 
-    def __init__(self, config: StoredConfig, locks: Collection[str]) -> None:
+    def __init__(self, state: QueueState, config: StoredConfig, locks: Collection[str]) -> None:
+        self._state = state
         self._config = config
         self._locks = locks
         self.bundles: list[str] = []
@@ -74,10 +77,11 @@ class _Holding:
                     self.bundles.append(name)
                 continue
             try:
-                lock = lock_id(self._config, name)
+                possible = possible_locks(self._state, name, self._config)
             except MalformedError:
                 continue  # another program's znode
-            if is_group(lock) and lock in self._locks:
-                head = self.heads.get(lock)
-                if head is None or sequence_of(name) < sequence_of(head):
-                    self.heads[lock] = name
+            for lock in possible:
+                if is_group(lock) and lock in self._locks:
+                    head = self.heads.get(lock)
+                    if head is None or sequence_of(name) < sequence_of(head):
+                        self.heads[lock] = name

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, StoredConfig, decode
 from aiozkqueue.layout.compaction import put_at
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.history import process_of
-from aiozkqueue.queue.commit.unclaimed import attempts_of, read_all, record_of_attempts
+from aiozkqueue.queue.commit.unclaimed import attempts_of, lock_of, possible_locks, read_all, record_of_attempts
 
 from .bundles import find_bundled
 from .consumers import entry_client
@@ -139,28 +139,26 @@ async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str
     return found[0] if found else None
 
 
-async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: StoredConfig) -> bool:
-    """Whether a message is the one that its group's lock holds."""
-    group = lock_id(config, placed.item.text)
+async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, group: str) -> bool:
+    """Whether a message is the one that a group's lock holds."""
 
     def is_member(name: str) -> bool:
-        try:
-            return lock_id(config, name) == group
-        except MalformedError:
-            return False  # another program's znode
+        item = handle.state.parse_item(name)
+        return item is not None and group in lock_ids(item)
 
     first = await first_items(handle, await lanes(handle), 1, is_member)
     return bool(first) and first[0].item.id == placed.item.id
 
 
 async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState | None:
-    paths, message_id = handle.paths, placed.item.id
+    paths, message_id, name = handle.paths, placed.item.id, placed.item.text
     config = await configuration(handle) or StoredConfig()  # another program's queue need not have one
-    own_lock = handle.state.lock_id_of(placed.item.text, config)
-    node, lock, meta = await read_all(handle, [placed.path, paths.lock(own_lock), paths.meta(message_id)])
+    possible = possible_locks(handle.state, name, config)
+    node, meta, *locks = await read_all(handle, [placed.path, paths.meta(message_id), *map(paths.lock, possible)])
     if node is None:
         return None
-    if is_group(own_lock) and not await _comes_first(handle, placed, config):
+    lock_id, lock = lock_of(name, list(zip(possible, locks, strict=True)))
+    if is_group(lock_id) and not await _comes_first(handle, placed, lock_id):
         lock = None  # the lock holds an earlier message
     record = record_of_attempts(meta)
     state = MessageState(
@@ -174,7 +172,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     if lock is not None and (held := LockRecord.decode(lock.data)).end is None:
         consumer = await _consumer(handle, held.owner) if held.owner else None
         return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
-    due = due_of(placed.item, lock)
+    due = due_of(placed.item, lock_id, lock)
     if due is not None and due > handle.runtime.server_clock.estimate():
         return replace(state, status=Status.DELAYED, due=moment_at(due))
     return state

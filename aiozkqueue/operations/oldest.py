@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, hour_named, name_at
 from aiozkqueue.queue.candidates.groups import is_group
-from aiozkqueue.queue.commit.unclaimed import read_sets
+from aiozkqueue.queue.commit.unclaimed import possible_locks, read_sets
 from aiozkqueue.runtime.strings import clear_gradually
 
 from .bundles import bundle_places
@@ -84,11 +84,11 @@ class _OldestReader:
     async def _first_item(self, folder: str, unreadable: set[str]) -> list[Oldest]:
         heads: set[str] = set()  # the first message of a held group is the one in flight; the others wait
         for entry in await first_items(self._handle, [folder], 1 + self._groups + len(unreadable), self._may_wait):
-            lock = self._lock(entry.item.text)
-            if lock in self._held and lock not in heads:
-                heads.add(lock)
+            own, *_ = possible = self._locks(entry.item.text)
+            if held := {lock for lock in possible if lock in self._held} - heads:
+                heads |= held
             elif entry.path not in unreadable and (entry.item.due is None or entry.item.due <= self._now):
-                return [Oldest(entry.item.due or 0, entry.path, self._handle.paths.lock(lock))]
+                return [Oldest(entry.item.due or 0, entry.path, self._handle.paths.lock(own))]
         return []
 
     async def _first_bundle(self, folder: str, unreadable: set[str]) -> list[Oldest]:
@@ -99,15 +99,14 @@ class _OldestReader:
                     return [Oldest(0, path, self._handle.paths.lock(own.id))]
         return []
 
-    def _lock(self, name: str) -> str:
-        return self._handle.state.lock_id_of(name, self._config)
+    def _locks(self, name: str) -> list[str]:
+        return possible_locks(self._handle.state, name, self._config)
 
     def _may_wait(self, name: str) -> bool:
         try:
-            lock = self._lock(name)
+            return all(is_group(lock) for lock in self._locks(name) if lock in self._held)
         except MalformedError:  # not an item
             return False
-        return lock not in self._held or is_group(lock)
 
     def _is_free_bundle(self, name: str) -> bool:
         own = BundleName.parse(name)

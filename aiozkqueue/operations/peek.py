@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import EMPTY_HEADER, MalformedError, StoredConfig, decode
-from aiozkqueue.queue.commit.unclaimed import read_sets, record_of_attempts
+from aiozkqueue.queue.commit.unclaimed import lock_of, possible_locks, read_sets, record_of_attempts
 from aiozkqueue.queue.message import Content
 from aiozkqueue.runtime.acl_errors import name_some
 
@@ -87,30 +87,34 @@ async def _read(
 ) -> list[Content | AccessDeniedError | None]:
     """Read items with their attempts; None: the item is gone."""
     paths = handle.paths
+    locks = [possible_locks(handle.state, entry.item.text, config) for entry in placed]
     sets = [
-        (entry.path, paths.meta(entry.item.id), paths.lock(handle.state.lock_id_of(entry.item.text, config)))
-        for entry in placed
+        (entry.path, paths.meta(entry.item.id), *map(paths.lock, possible))
+        for entry, possible in zip(placed, locks, strict=True)
     ]
     results: list[Content | AccessDeniedError | None] = []
-    for entry, nodes in zip(placed, await read_sets(handle, sets), strict=True):
+    for entry, possible, nodes in zip(placed, locks, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_content_of(handle, entry, nodes))
+            results.append(_content_of(handle, entry, possible, nodes))
             continue
         [alone] = await read_sets(handle, [(entry.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _content_of(handle, entry, [*alone, None, None])
+            read = _content_of(handle, entry, possible, [*alone, *[None] * (1 + len(possible))])
             results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
     return results
 
 
-def _content_of(handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None]) -> Content | None:
-    node, meta, lock = nodes
+def _content_of(
+    handle: QueueHandle[Runtime], placed: Placed, possible: Sequence[str], nodes: Sequence[Node | None]
+) -> Content | None:
+    """Return the content of an item as read: its znode, its record of attempts, and its possible locks."""
+    node, meta, *locks = nodes
     if node is None:
         return None
     record = record_of_attempts(meta)
     read = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
-    due = due_of(placed.item, lock)
+    due = due_of(placed.item, *lock_of(placed.item.text, list(zip(possible, locks, strict=True))))
     later = due is not None and due > handle.runtime.server_clock.estimate()
     return read._replace(error=None if record is None else record.error, due=due if later else None)

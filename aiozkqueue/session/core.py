@@ -52,10 +52,13 @@ from .late_writes import LateWrite, not_sent
 from .left_open import LeftOpen
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.claim.waiters import Waiter
     from aiozkqueue.queue.commit.put import Put
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.snapshot import QueueFeature
     from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import ZooKeeper
@@ -179,6 +182,8 @@ class SessionCore:
         self.limit_calls(OPERATION_TIMEOUT)
         self.left_open: LeftOpen = LeftOpen()
         """The deliveries that loops have left to the program to settle."""
+        self.handling: dict[object, tuple[str, Mapping[Claim, object]]] = {}
+        """The queue of each running listener, and the claims whose handlers run, the oldest first."""
         self._undecided: dict[str, Undecided] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
@@ -341,6 +346,18 @@ class SessionCore:
         It may be called from any thread.
         """
         return list(self._states)
+
+    def oldest_handlers(self) -> dict[str, float]:
+        """Return how long ago the oldest message of each queue was delivered whose handler runs, seconds.
+
+        A message that was delivered before `measure` does not count. It may be called from any thread.
+        """
+        now, ages = self.clock.monotonic(), dict[str, float]()
+        for queue, claims in list(self.handling.values()):
+            began = next((claim.delivered_at for claim in list(claims) if claim.delivered_at is not None), None)
+            if began is not None:
+                ages[queue] = max(now - began, ages.get(queue, 0.0))
+        return ages
 
     def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
         """Return the claim counters of each queue and filter."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.layout.cancelled import cancelled_ids
 from aiozkqueue.queue.state.log_context import about
-from aiozkqueue.zookeeper import ClientClosedError, ConnectionLossError, NoAuthError, NoNodeError
-from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+from aiozkqueue.zookeeper import ClientClosedError, NoAuthError, NoNodeError, until_answered
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
@@ -43,7 +43,10 @@ class Interruptions:
         return True
 
     async def watch(self) -> None:
-        """Cancel tasks as messages are cancelled, until cancelled itself."""
+        """Cancel tasks as messages are cancelled, until cancelled itself.
+
+        Raises: ServerError, ProtocolError, AuthFailedError: of the zookeeper package.
+        """
         watch = None
         try:
             watch = await self._zookeeper.watch(self._path, lambda _: self._changed.set())
@@ -63,10 +66,8 @@ class Interruptions:
     async def _read_cancelled(self) -> None:
         """Read which messages have been cancelled."""
         try:
-            node = await self._zookeeper.read(self._path)
+            node = await until_answered(self._zookeeper, partial(self._zookeeper.read, self._path))
         except NoNodeError:
-            return
-        except (ConnectionLossError, ZooKeeperSessionExpiredError):  # the watch reports that it may have missed events
             return
         self.cancelled = frozenset(cancelled_ids(node.data))
         for claim, task in list(self.running.items()):

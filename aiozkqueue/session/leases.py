@@ -20,6 +20,7 @@ from aiozkqueue.arguments import collection, positive, required_seconds, seconds
 from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import ItemRef, LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.operations.alter import updated_places
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claim.group_lock import due_data
 from aiozkqueue.queue.commit.conditional import Change, settle
@@ -251,12 +252,15 @@ class Leases(Generic[T]):
         raise NotCommittedError(msg)
 
     async def _find(self, places: list[str], unreadable: Unreadable) -> list[ItemSnapshot]:
-        """Read the messages at these places, or where they are after they were reassigned to all nodes."""
+        """Read the messages at these places, or where they are after they were reassigned or updated."""
         handle = QueueHandle(self._runtime, self._state)
         found = await find(handle, places, unreadable)
-        missing = [ItemRef.parse(place) for place in set(places).difference(snapshot.place for snapshot in found)]
-        moved = [place for ref in missing if (place := ref.without_node().path) != ref.path]
-        return found + await find(handle, moved, unreadable) if moved else found
+        missing = set(places).difference(unreadable, (snapshot.place for snapshot in found))
+        moved = {place: ItemRef.parse(place).without_node().path for place in missing}
+        found += await find(handle, [new for old, new in moved.items() if new != old], unreadable)
+        read = {*unreadable, *(snapshot.place for snapshot in found)}
+        updated = await updated_places(handle, [old for old, new in moved.items() if new not in read])
+        return found + await find(handle, updated, unreadable)
 
     def _places(self, tokens: Iterable[str]) -> list[str]:
         listed = collection(tokens, "tokens", "lease tokens")

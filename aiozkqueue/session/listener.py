@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import anyio
 
-from aiozkqueue.errors import QueueError
+from aiozkqueue.errors import ConnectionLostError, QueueError
 from aiozkqueue.layout.rates import RatePaths
 from aiozkqueue.rates.pace import Pace
 from aiozkqueue.rates.timeline import Timeline
@@ -20,7 +20,7 @@ from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.task_pool import TaskPool
 from aiozkqueue.runtime.tasks import wait_settled
 from aiozkqueue.wording import counted
-from aiozkqueue.zookeeper import State
+from aiozkqueue.zookeeper import State, ZooKeeperError
 
 from .alarms import Alarms
 from .background import Background
@@ -132,6 +132,7 @@ class Listener(Generic[T_co]):
 
         Raises: AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError, WrongLoopError: errors that
         waiting does not resolve.
+            ConnectionLostError: a server refused a read with an error that ZooKeeper does not document.
             RuntimeError: the listener is already running.
         """
         self._runtime.check()
@@ -140,23 +141,24 @@ class Listener(Generic[T_co]):
             raise RuntimeError(msg)
         self._running = self._counts.begun = True
         forget = self._runtime.zookeeper.on_state(self._state_changed)
+        self._runtime.handling[self] = self._queue.name, self._interruptions.running
         try:
             async with anyio.create_task_group() as handlers:
                 self._scope = handlers.cancel_scope
                 if self._alarms is not None:
                     self._alarms.start(self._runtime.queue_state(self._queue.name), handlers)
-                handlers.start_soon(self._interruptions.watch)
+                handlers.start_soon(self._watch_cancellations)
                 try:
                     await self._claim_and_start(handlers)
-                except QueueError as error:
-                    self._failure = error
-                    self.stop()
+                except (QueueError, ZooKeeperError) as error:
+                    self._fail(error)
                 await self._drain()
                 handlers.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # such as a handler's KeyboardInterrupt: raised without the group
             raise first_of(group) from None
         finally:
             forget()
+            del self._runtime.handling[self]
             if self._alarms is not None:
                 self._alarms.stop()
             self._running = False
@@ -195,6 +197,20 @@ class Listener(Generic[T_co]):
     ) -> None:
         assert self._background is not None  # noqa: S101 - entered
         await self._background.leave(error)
+
+    async def _watch_cancellations(self) -> None:
+        try:
+            await self._interruptions.watch()
+        except ZooKeeperError as error:
+            self._fail(error)
+
+    def _fail(self, error: QueueError | ZooKeeperError) -> None:
+        """Stop because of an error of a request of this listener; the handlers may finish."""
+        if not isinstance(error, QueueError):
+            cause, error = error, ConnectionLostError(f"queue {self._queue.name!r}: {error}")
+            error.__cause__ = cause
+        self._failure = error
+        self.stop()
 
     # -- claiming
 

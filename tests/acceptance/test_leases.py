@@ -11,6 +11,8 @@ import aiozkqueue as zq
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(60)
@@ -124,6 +126,30 @@ async def test_acknowledging_or_renewing_an_ended_message_has_no_effect_and_no_e
         await jobs.leases.acknowledge([lease.token])
         await jobs.leases.renew([lease.token])
     assert await jobs.size() == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [zq.QueueConfig(), zq.QueueConfig(collapse=True), zq.QueueConfig(policy=zq.AtLeastOnce())],
+    ids=["unique", "collapse", "unlimited"],
+)
+async def test_a_message_that_was_updated_after_its_lease_ended_is_acknowledged_renewed_and_released_by_its_token(
+    on_clock: OnClock, clock: TestClock, settings: zq.QueueConfig
+) -> None:
+    jobs = (await on_clock()).queue("jobs")
+    await jobs.configure(settings)
+    await jobs.put(b"1", unique=not settings.collapse)
+    (lease,) = await jobs.leases.take(lifetime=60, timeout=30)
+    clock.advance(61)
+    assert await jobs.update(b"2", id=lease.id)
+    await jobs.leases.renew([lease.token], lifetime=600)
+    assert await jobs.leases.take(timeout=0) == []
+    await jobs.leases.release([lease])
+    (updated,) = await jobs.leases.take(lifetime=60, timeout=30)
+    assert (updated.id, updated.body, updated.attempt) == (lease.id, b"2", 2)
+    await jobs.leases.acknowledge([lease.token])
+    assert await jobs.size() == 0
+    await jobs.leases.acknowledge([lease.token])
 
 
 async def test_a_token_of_another_queue_refuses_the_whole_call(session: zq.QueueSession) -> None:

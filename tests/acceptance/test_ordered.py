@@ -132,6 +132,58 @@ async def test_a_lease_that_is_older_than_the_order_of_its_queue_still_holds_its
     assert [message.value for message in await queue.peek()] == [b"1"]
 
 
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+async def test_a_lease_that_is_older_than_the_order_of_its_queue_is_shown_as_held(
+    session: zq.QueueSession, before: str
+) -> None:
+    queue = session.queue("jobs")
+    lease = await lease_before_another_order(queue, before)
+    state = await queue.state(lease.id)
+    first, second = await queue.peek()
+    assert state.status is zq.Status.DELAYED
+    assert state.due is not None
+    assert (first.id, first.due) == (lease.id, state.due)
+    assert second.due is None
+    assert (await queue.state(second.id)).status is zq.Status.WAITING
+    stats = await queue.stats()
+    assert (stats.waiting, stats.retrying, stats.oldest) == (1, 1, second.enqueued_at)
+
+
+async def test_a_peek_shows_an_end_only_for_the_leased_message_of_an_ordered_queue(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True))
+    await queue.put_many([b"0", b"1"])
+    await queue.leases.take(lifetime=3600, timeout=30)
+    first, second = await queue.peek()
+    assert first.due is not None
+    assert second.due is None
+
+
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+async def test_a_message_that_was_taken_before_the_order_of_its_queue_changed_is_held(
+    session: zq.QueueSession, other: zq.QueueSession, before: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    for value in (b"0", b"1"):
+        await queue.put(value, group="g" if before == "grouped" else None)
+    async with other.transaction() as tx:
+        taken = await tx.take(other.queue("jobs"), timeout=30)
+        assert taken is not None
+        await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+        state = await queue.state(taken.id)
+        assert state.status is zq.Status.IN_FLIGHT
+        second = (await queue.peek())[1]
+        assert (await queue.state(second.id)).status is zq.Status.WAITING
+        stats = await queue.stats()
+        assert (stats.waiting, stats.in_flight, stats.oldest) == (1, 1, second.enqueued_at)
+        (consumer,) = [found for found in await queue.admin.consumers() if found.messages]
+        assert list(consumer.messages) == [taken.id]
+        assert await queue.cancel(id=taken.id) is zq.Alteration.HELD
+        assert await queue.update(b"new", id=taken.id) is zq.Alteration.HELD
+    assert [message.value for message in await queue.peek()] == [b"1"]
+
+
 async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="shards"):
         zq.QueueConfig(ordered=True, shards=2)

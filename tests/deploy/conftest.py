@@ -28,9 +28,13 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 #: The environment variable with the path of a promtool that is not on PATH.
 PROMTOOL = "AIOZKQUEUE_PROMTOOL"
 WORKER = """
+import asyncio
+
 import aiozkqueue as zq
 
-async def bill(delivery: zq.Delivery[bytes]) -> None: ...
+async def bill(delivery: zq.Delivery[bytes]) -> None:
+    if delivery.value == b"takes long":
+        await asyncio.sleep(3600)
 
 def listeners(session: zq.QueueSession) -> zq.Listener[bytes]:
     return session.listener(session.queue("orders"), bill)
@@ -83,10 +87,15 @@ async def exported(
             return all(metric in texts["worker"] for metric in metrics)
 
         await eventually(lambda: shown('aiozkqueue_messages_consumed_total{queue="orders"} 1.0'), 60)
+        handled = await orders.put(b"takes long")
+        age = 'aiozkqueue_handler_oldest_age_seconds{queue="orders"}'
+        await eventually(lambda: shown(age), 60)
         await orders.configure(zq.QueueConfig(max_size=100, paused=True))
         await orders.put(b"waits")
         figures = ("paused", "max_size", "oldest_waiting_age_seconds")
-        await eventually(lambda: shown(*(f'aiozkqueue_queue_{figure}{{queue="orders"}}' for figure in figures)), 60)
+        shows = [f'aiozkqueue_queue_{figure}{{queue="orders"}}' for figure in figures]
+        await eventually(lambda: shown(age, *shows), 60)
+        await orders.cancel(id=handled, running=True)
     return labels_of(list(texts.values()))
 
 

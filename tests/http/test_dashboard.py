@@ -442,3 +442,31 @@ async def test_the_figures_count_puts_and_finished_messages(session: zq.QueueSes
     moved = rates_between(first, second._replace(at=first.at + 2))
     assert (moved.put, moved.removed) == (0.0, 2.0)
     assert isinstance(second, Sample)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["group", "ordered"])
+async def test_the_list_of_messages_shows_only_the_held_message_of_a_group_in_flight(
+    browser: httpx.AsyncClient, session: zq.QueueSession, *, ordered: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(ordered=ordered or None))
+    await jobs.put_many([b"0", b"1", b"2"], group=None if ordered else "g")
+    async with session.transaction(autocommit=False) as tx:
+        taken = await tx.take(jobs, timeout=30)
+        assert taken is not None
+        later = [message.id for message in await jobs.peek() if message.id != taken.id]
+        await _shows(browser, f"/queues/jobs/messages?id={taken.id}", {taken.id: "in flight"})
+        await _shows(browser, "/queues/jobs/messages?status=in+flight", {taken.id: "in flight"})
+        await _shows(browser, "/queues/jobs/messages", {taken.id: "in flight"} | dict.fromkeys(later, "waiting"))
+        await tx.rollback()
+
+
+async def _shows(browser: httpx.AsyncClient, path: str, expected: dict[str, str]) -> None:
+    """Wait until a list of messages has exactly these ids, with their states."""
+    shown: dict[str, str] = {}
+    async with asyncio.timeout(30):
+        while shown != expected:
+            await asyncio.sleep(0.05)
+            page = (await browser.get(path)).text
+            rows = re.findall(r'>([0-9A-Za-z]{18})</a></th><td data-label="Status">(.*?)</td>', page)
+            shown = {found: re.sub("<[^>]*>", "", status).strip() for found, status in rows}

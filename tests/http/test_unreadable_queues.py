@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
 from aiozkqueue.sampling import Sampler
@@ -87,7 +88,7 @@ async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_rest_as_us
     for path in ("poll", "peek"):
         answer = await service.get(f"/queue/1/{denied}/{path}")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-        assert answer.json() == {"message": "ZooKeeper does not let this server use the queue"}
+        assert answer.json() == {"message": "an ACL does not allow this; the log of this server names the znode"}
 
 
 async def test_a_queue_with_an_undecodable_configuration_is_named_and_the_rest_shown_as_usual(
@@ -154,3 +155,31 @@ async def test_a_queue_that_takes_too_long_to_sample_is_skipped_for_a_while(
     monkeypatch.setattr("aiozkqueue.sampling.RETRY", 0.0)
     await sampler.sample_all(0.0)
     assert (sampler.unreadable, sampler.latest["slow"].size) == ({}, 1)
+
+
+async def test_pages_and_requests_name_the_folder_of_the_service_that_another_user_owns(
+    service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await session.queue("good").put(b"1")
+    foreign = [make_digest_acl("somebody", "else", all=True)]
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30, verify=NOBODY) as client:
+        assert (await client.post("/sign-in", data={"key": service.key})).status_code == 200
+        await server_view.set_acl(f"{queue_root}/.clients", foreign)
+        page = await client.get("/servers")
+        assert page.status_code == 503
+        assert f"{queue_root}/.clients" in page.text
+        assert "This queue" not in page.text
+        for entry in await server_view.children(f"{queue_root}/.keys"):
+            await server_view.set_acl(f"{queue_root}/.keys/{entry}", foreign)
+
+        async def is_read_again() -> bool:  # the server knows a key for some seconds
+            return (await service.get("/queue/1/good/size")).status_code == 503
+
+        await eventually(is_read_again)
+        answer = await service.get("/queue/1/good/size")
+        assert "the log of this server names the znode" in answer.json()["message"]
+        assert f"keys under {queue_root}/.keys" in caplog.text
+        for page in (await client.get("/"), await client.post("/sign-in", data={"key": service.key})):
+            assert page.status_code == 503
+            assert f"keys under {queue_root}/.keys" in page.text
+            assert "does not answer in time" not in page.text

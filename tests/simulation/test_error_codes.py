@@ -12,7 +12,15 @@ import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
-from aiozkqueue.zookeeper import Create, Delete, MultiError, NoAuthError, QuotaExceededError
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    ProtocolError,
+    QuotaExceededError,
+)
 from aiozkqueue.zookeeper.wire import THROTTLED, error_of
 from tests.simulation.test_known_configuration import play
 
@@ -318,3 +326,92 @@ def test_messages_without_a_taker_whose_return_stays_unknown_are_available_soon_
                 await tx.rollback()
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("path", ["/zms/jobs/cancelled", "/zms/.rates/jobs"])
+def test_a_listener_whose_own_reads_are_refused_ends_with_a_typed_error_after_its_handlers(path: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        jobs, finished = operator.queue("jobs"), list[bytes]()
+        begun = asyncio.Event()
+
+        async def handler(delivery: zq.Delivery[bytes]) -> None:
+            begun.set()
+            await asyncio.sleep(5)
+            finished.append(delivery.body)
+
+        listener = session.listener(session.queue("jobs"), handler, concurrency=2, rate=1000)
+        running = asyncio.create_task(listener.run())
+        await jobs.put(b"1")
+        await begun.wait()
+        refuse_reads(session, path, -1)
+        await jobs.put(b"2")
+        await jobs.cancel(id=await jobs.put(b"3", delay=60), running=True)
+        with pytest.raises(zq.ConnectionLostError, match="SYSTEMERROR"):
+            await running
+        assert b"1" in finished
+
+    play(program, 2)
+
+
+def test_a_handler_is_cancelled_with_its_message_after_a_busy_server_has_dropped_a_read() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        jobs, begun, cancelled = operator.queue("jobs"), asyncio.Event(), asyncio.Event()
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        async with session.listener(session.queue("jobs"), handler):
+            message_id = await jobs.put(b"1")
+            await begun.wait()
+            refuse_reads(session, "/zms/jobs/cancelled", THROTTLED, times=5)
+            assert await jobs.cancel(id=message_id, running=True)
+            async with asyncio.timeout(600):
+                await cancelled.wait()
+
+    play(program, 2)
+
+
+def refuse_reads(session: zq.QueueSession, path: str, code: int, times: int | None = None) -> None:
+    """Refuse the reads of one znode with an error code, as many times as given (None: always)."""
+    zookeeper: Any = core_of(session).zookeeper
+    read, refused = zookeeper.read, list[str]()
+
+    async def refusing(read_path: str, **options: Any) -> Any:
+        if read_path != path or (times is not None and len(refused) >= times):
+            return await read(read_path, **options)
+        refused.append(read_path)
+        await asyncio.sleep(0.01)
+        raise error_of(code)
+
+    zookeeper.read = refusing
+
+
+@pytest.mark.parametrize("error", [ProtocolError("nonsense"), ConnectionLossError("nonsense")], ids=repr)
+def test_a_put_that_an_inconsistent_server_prevents_is_not_committed_and_its_session_stays_open(
+    error: Exception,
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        zookeeper: Any = core_of(session).zookeeper
+        ensure = zookeeper.ensure
+
+        async def inconsistent(path: str) -> None:
+            if path.endswith("/.clients"):  # where each client has its commit slots
+                raise error
+            await ensure(path)
+
+        zookeeper.ensure = inconsistent
+        with pytest.raises(zq.NotCommittedError, match="nothing was applied"):
+            await session.queue("jobs").put(b"1")
+        zookeeper.ensure = ensure
+        await session.queue("jobs").put(b"2")
+        assert [message.body for message in await session.queue("jobs").peek()] == [b"2"]
+
+    play(program, 1)

@@ -284,7 +284,7 @@ def _problem_of(error: Exception) -> problems.ProblemError | None:
     if isinstance(error, _UNAVAILABLE):
         return problems.unavailable()
     if isinstance(error, AccessDeniedError | NoAuthError):
-        return problems.unavailable("ZooKeeper does not let this server use the queue")
+        return problems.unavailable("an ACL does not allow this; the log of this server names the znode")
     if isinstance(error, NotCommittedError):  # includes a full queue
         return problems.unavailable(str(error))
     if isinstance(error, ConfigConflictError | PayloadError):

@@ -31,7 +31,7 @@ async def everything(handle: QueueHandle[SessionCore], limit: int) -> list[ItemS
     """Return the first messages, including held ones. Raises: AccessDeniedError, PayloadError."""
     await _dissolve_oldest(handle, 2 * limit)
     placed = await first_items(handle, await lanes(handle), 2 * limit)
-    return await _read(handle, placed, limit, lambda _: True)
+    return await _read(handle, placed, limit, None, lambda _: True)
 
 
 async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: bool) -> list[ItemSnapshot]:
@@ -65,7 +65,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     if collapse:
         placed = _newest(placed)
     placed = _heads(placed, config)[: 2 * limit]
-    return await _read(handle, placed, limit, lambda item: item.lock is None or (item.end or now + 1) <= now)
+    return await _read(handle, placed, limit, config, lambda item: item.lock is None or (item.end or now + 1) <= now)
 
 
 async def _dissolve_oldest(handle: QueueHandle[SessionCore], messages: int) -> None:
@@ -95,11 +95,15 @@ def _heads(placed: Sequence[Placed], config: StoredConfig) -> list[Placed]:
 
 
 async def _read(
-    handle: QueueHandle[SessionCore], placed: Sequence[Placed], limit: int, shows: Callable[[ItemSnapshot], bool]
+    handle: QueueHandle[SessionCore],
+    placed: Sequence[Placed],
+    limit: int,
+    config: StoredConfig | None,
+    shows: Callable[[ItemSnapshot], bool],
 ) -> list[ItemSnapshot]:
     """Read up to ``limit`` of these messages; skip those that no longer exist."""
     shown: list[ItemSnapshot] = []
-    async for page in find_pages(handle, [handle.paths.place_of(entry.path) for entry in placed]):
+    async for page in find_pages(handle, [handle.paths.place_of(entry.path) for entry in placed], config=config):
         shown += filter(shows, page)
         if len(shown) >= limit:
             break

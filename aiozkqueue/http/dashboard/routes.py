@@ -116,7 +116,8 @@ def _visited(backend: Backend, page: Page) -> Handler:
             return _problem(request, 400, "That did not work", str(error), visitor)
         except (AccessDeniedError, PayloadError, UnreadableError) as error:
             status = 409 if PayloadError in {type(error), type(error.__cause__)} else 503
-            return _problem(request, status, "This queue cannot be read", str(error), visitor)
+            subject = "queue" if "name" in request.path_params else "page"
+            return _problem(request, status, f"This {subject} cannot be read", str(error), visitor)
 
     return handler
 
@@ -139,6 +140,8 @@ def _shown(backend: Backend, handler: Handler) -> Handler:
             return await handler(request)
         except problems.ProblemError as problem:
             return problem.response
+        except AccessDeniedError as error:  # for what the service stores itself
+            return _problem(request, 503, "This page cannot be shown", str(error), None)
 
     limited = backend.limited(page)
 

@@ -28,7 +28,7 @@ from aiozkqueue.queue.commit.unclaimed import FIRST_PAGE, ItemSnapshot, bytes_of
 from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
-from .claimer import AttachedOpError, ContendedError, ReopenError
+from .claimer import MOST_LOGGED, AttachedOpError, ContendedError, ReopenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -135,7 +135,7 @@ class Collapse:
         """Duplicates removed before a claim, because there were too many for one multi."""
         self._lanes: dict[str, _Lane] = {}
         self._old: list[_Lane] = []  # listings that are no longer used, with names that must be released
-        self._logged: set[str] = set()  # ids of messages that cannot be removed
+        self._logged: set[str] = set()  # ids of messages that were skipped
         self._gone: list[str] | None = None  # places deleted while a read is running
 
     def forget_listings(self) -> None:
@@ -145,24 +145,19 @@ class Collapse:
 
     def skip(self, place: str, error: ZooKeeperError) -> None:
         """Skip a message from now on that was replaced by a newer one of its key and cannot be removed."""
-        message_id = id_at(place)
-        self._set_aside([message_id])
-        if message_id not in self._logged:
-            self._logged.add(message_id)
-            log.error(
-                "queue %s: message %s has been replaced by a newer one of its key and cannot be removed: %s; delete "
-                "it manually",
-                self._state.name,
-                message_id,
-                error,
-                extra={"queue": self._state.name},
-            )
+        text = "queue %s: message %s has been replaced by a newer one of its key and cannot be removed: %s; "
+        self._set_aside_logged(id_at(place), text + "delete it manually", error)
 
     def skip_unreadable(self, message_id: str, error: ZooKeeperError) -> None:
         """Skip the newest message of its key from now on, which this user may not read."""
-        self._set_aside([message_id])
         text = "queue %s: message %s is skipped, and older ones of its key are delivered: %s"
-        log.error(text, self._state.name, message_id, error, extra={"queue": self._state.name})
+        self._set_aside_logged(message_id, text, error)
+
+    def _set_aside_logged(self, message_id: str, text: str, error: ZooKeeperError) -> None:
+        self._set_aside([message_id])
+        if message_id not in self._logged and len(self._logged) < MOST_LOGGED:
+            self._logged.add(message_id)
+            log.error(text, self._state.name, message_id, error, extra={"queue": self._state.name})
 
     def forget(self, places: Sequence[str]) -> None:
         """Record items that this session has deleted."""

@@ -24,6 +24,7 @@ from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import (
     AuthFailedError,
     BadVersionError,
+    ClientClosedError,
     NoAuthError,
     RequestTooLargeError,
     ServerError,
@@ -429,7 +430,7 @@ class GroupCommitter:
         if isinstance(error, AuthFailedError | NoAuthError):
             raise error
         _separate(batch)
-        failure = NotCommittedError if isinstance(error, ServerError) else SessionClosedError
+        failure = SessionClosedError if isinstance(error, ClientClosedError) else NotCommittedError
         for atomic_write in batch:
             atomic_write.fail(failure(f"{error}; nothing was applied"))
         batch.clear()

@@ -23,7 +23,7 @@ from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_page
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from aiozkqueue.layout import IdSource
+    from aiozkqueue.layout import IdSource, StoredConfig
     from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
@@ -111,25 +111,29 @@ async def find(
 
 
 async def find_pages(
-    handle: QueueHandle[Runtime], places: Sequence[str], unreadable: Unreadable | None = None
+    handle: QueueHandle[Runtime],
+    places: Sequence[str],
+    unreadable: Unreadable | None = None,
+    config: StoredConfig | None = None,
 ) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
-    With ``unreadable``, record in it the places that this user may not read, and read the others regardless.
+    With ``unreadable``, record in it the places that this user may not read, and read the others regardless. ``config``
+    overrides the known configuration, for a queue that need not be open.
 
     Raises: AccessDeniedError: without ``unreadable``.
     """
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         try:
-            return await _read_page(handle, page)
+            return await _read_page(handle, page, config)
         except AccessDeniedError:
             if unreadable is None:
                 raise
         snapshots: list[ItemSnapshot] = []
         for place in page:
             try:
-                snapshots += await _read_page(handle, [place])
+                snapshots += await _read_page(handle, [place], config)
             except AccessDeniedError as error:
                 unreadable[place] = error
         return snapshots
@@ -138,9 +142,11 @@ async def find_pages(
         yield snapshots
 
 
-async def _read_page(handle: QueueHandle[Runtime], page: Sequence[str]) -> list[ItemSnapshot]:
+async def _read_page(
+    handle: QueueHandle[Runtime], page: Sequence[str], config: StoredConfig | None
+) -> list[ItemSnapshot]:
     paths: list[str] = []
-    known, ids = handle.state.snapshot, [_lock_ids(handle.state, name_at(place)) for place in page]
+    known, ids = handle.state.snapshot, [possible_locks(handle.state, name_at(place), config) for place in page]
     for place, possible in zip(page, ids, strict=True):
         message_id = handle.state.item_id(name_at(place))
         paths += (handle.paths.at(place), handle.paths.meta(message_id), *map(handle.paths.lock, possible))
@@ -148,24 +154,28 @@ async def _read_page(handle: QueueHandle[Runtime], page: Sequence[str]) -> list[
     snapshots: list[ItemSnapshot] = []
     for place, possible in zip(page, ids, strict=True):
         item, meta, locks = next(nodes), next(nodes), islice(nodes, len(possible))
-        lock_id, lock = _lock_of(name_at(place), list(zip(possible, locks, strict=True)))
+        lock_id, lock = lock_of(name_at(place), list(zip(possible, locks, strict=True)))
         if item is not None:
             snapshots.append(ItemSnapshot(place, item, lock, meta, lock_id, known))
     return snapshots
 
 
-def _lock_ids(state: QueueState, name: str) -> list[str]:
-    """Return the id in the lock of an item, and then the ids of locks from a time when the queue had another order."""
-    own = state.lock_id_of(name)
-    item = None if state.config.ordered is None else state.parse_item(name)
+def possible_locks(state: QueueState, name: str, config: StoredConfig | None = None) -> list[str]:
+    """Return the id in the lock of an item, and then the ids of locks from a time when the queue had another order.
+
+    ``config`` overrides the known one. Raises: MalformedError.
+    """
+    own = state.lock_id_of(name, config)
+    item = None if (config or state.config).ordered is None else state.parse_item(name)
     return [own] if item is None else [own, *(lock_id for lock_id in lock_ids(item) if lock_id != own)]
 
 
-def _lock_of(name: str, locks: Sequence[tuple[str, Node | None]]) -> tuple[str, Node | None]:
-    """Return the lock of an item, and its id; an older lock of its group or queue may be another message's."""
+def lock_of(name: str, locks: Sequence[tuple[str, Node | None]]) -> tuple[str, Node | None]:
+    """Return the lock of an item, and its id; an older timed lock of its group or queue may be another message's."""
     own, *older = locks
     for lock_id, lock in older if own[1] is None else ():
-        if lock is not None and (not is_group(lock_id) or LockRecord.decode(lock.data).claim == item_id(name)):
+        record = None if lock is None else LockRecord.decode(lock.data)
+        if record is not None and (not is_group(lock_id) or record.end is None or record.claim == item_id(name)):
             return lock_id, lock
     return own
 

@@ -15,6 +15,7 @@ import aiozkqueue as zq
 from aiozkqueue.metrics import collector
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import TestClock
 from aiozkqueue.zookeeper import NoAuthError, State
 from tests.faults.account import CLAIM
 from tests.integration.queue.conftest import eventually
@@ -22,6 +23,7 @@ from tests.integration.queue.conftest import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.listeners import Batch
     from aiozkqueue.metrics import SessionCollector
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.integration.queue.conftest import Opener
@@ -109,6 +111,53 @@ async def test_a_message_that_fails_without_end_is_counted_from_its_tenth_attemp
     async with session.listener(jobs, handler):
         await eventually(done, 30)
     assert counts == [0] * 10 + [1, 2, 3]
+
+
+@pytest.mark.parametrize("batch", [None, 2], ids=["deliveries", "batches"])
+async def test_metrics_show_for_how_long_the_oldest_handler_has_been_running(
+    zookeeper: str, queue_root: str, batch: int | None
+) -> None:
+    clock, may_end, begun = TestClock(), asyncio.Event(), list[bytes]()
+    name = "aiozkqueue_handler_oldest_age_seconds jobs"
+
+    async def handle(messages: list[bytes]) -> None:
+        begun.extend(messages)
+        await may_end.wait()
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        await handle([delivery.body])
+
+    async def batch_handler(batch: Batch[bytes]) -> None:
+        await handle([message.body for message in batch])
+
+    async with zq.connect(zookeeper, root=queue_root, clock=clock, session_timeout=20) as session:
+        metrics, jobs = collector(session), session.queue("jobs")
+
+        async def first_runs() -> bool:
+            return begun == [b"1"]
+
+        async def both_run() -> bool:
+            return begun == [b"1", b"2"]
+
+        async def none_runs() -> bool:
+            return name not in await samples(metrics)
+
+        listener = (
+            session.listener(jobs, handler, concurrency=2)
+            if batch is None
+            else session.listener(jobs, batch_handler, batch=batch, batch_wait=0, concurrency=2)
+        )
+        async with listener:
+            assert await none_runs()
+            await jobs.put(b"1")
+            await eventually(first_runs, 30)
+            clock.advance(600)
+            await jobs.put(b"2")
+            await eventually(both_run, 30)
+            clock.advance(300)
+            assert 900 <= (await samples(metrics))[name] < 960
+            may_end.set()
+            await eventually(none_runs, 30)
 
 
 async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_the_commit(

@@ -193,6 +193,21 @@ async def test_a_duplicate_with_a_child_znode_does_not_block_the_newest_message_
     assert await jobs.size() == 1  # the message that cannot be removed, which is not delivered after the newest one
 
 
+async def test_a_session_names_at_most_a_hundred_duplicates_that_it_cannot_remove(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True))
+    await jobs.put_many([b"old"] * 120, key="k")
+    for name in await server_view.children(f"{queue_root}/jobs/items"):
+        await server_view.create(f"{queue_root}/jobs/items/{name}/child")
+    await jobs.put(b"newest", key="k")
+    async with session.transaction() as tx:
+        assert [message.body for message in await tx.take_many(jobs, 10, timeout=50)] == [b"newest"]
+    assert len(logged(caplog, "cannot be removed")) == 100
+    assert await jobs.size() == 120
+
+
 async def test_an_acknowledgement_names_an_item_with_a_child_znode_and_ends_the_other_leases(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from aiozkqueue.layout import LockRecord, StoredConfig
 from aiozkqueue.operations.bundles import first_bundled
-from aiozkqueue.operations.listing import first_items
+from aiozkqueue.operations.held import messages_of_locks
+from aiozkqueue.operations.listing import first_items, locked_ids
 from aiozkqueue.operations.peek import bundled_content
 from aiozkqueue.operations.stats import configuration, content, due_of, lanes_of
 from aiozkqueue.queue.candidates.groups import is_group
@@ -80,6 +81,8 @@ class _Index(NamedTuple):
     config: StoredConfig
     placed: list[Placed]
     bundled: list[Found]
+    heads: frozenset[str]
+    """The messages that the locks of groups hold."""
 
 
 async def list_messages(shared: SharedReadings, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
@@ -108,19 +111,28 @@ async def _read_index(handle: QueueHandle[SessionCore], message_id: str) -> _Ind
 
     placed = await first_items(handle, folders, EXAMINED + 1, passes if message_id else None)
     bundled = await first_bundled(handle, folders, EXAMINED + 1) if config.bundled else []
-    return _Index(config, placed, [found for found in bundled if message_id in found.message.id])
+    heads = await _heads(handle, config)
+    return _Index(config, placed, [found for found in bundled if message_id in found.message.id], heads)
+
+
+async def _heads(handle: QueueHandle[SessionCore], config: StoredConfig) -> frozenset[str]:
+    if not config.grouped and config.ordered is None:
+        return frozenset()
+    groups = [lock for lock in await locked_ids(handle) if is_group(lock)]
+    messages_of = await messages_of_locks(handle, groups)
+    return frozenset(message for lock in groups for message in messages_of(lock))
 
 
 async def _rows(handle: QueueHandle[SessionCore], index: _Index, part: slice) -> list[Row]:
     bundled = [_bundled_row(handle, found) for found in index.bundled[part]]
     left = slice(max(0, part.start - len(index.bundled)), max(0, part.stop - len(index.bundled)))
-    return bundled + [row async for row in _single_rows(handle, index.placed[left])]
+    return bundled + [row async for row in _single_rows(handle, index, index.placed[left])]
 
 
 async def _search(handle: QueueHandle[SessionCore], index: _Index, wanted: Wanted) -> tuple[list[Row], bool]:
     matching = [row for row in (_bundled_row(handle, found) for found in index.bundled) if _matches(row, wanted)]
     size, more = 0, len(index.placed) > EXAMINED
-    async for row in _single_rows(handle, index.placed[:EXAMINED]):
+    async for row in _single_rows(handle, index, index.placed[:EXAMINED]):
         size += row.size
         if _matches(row, wanted):
             matching.append(row)
@@ -135,22 +147,22 @@ def _matches(row: Row, wanted: Wanted) -> bool:
     return wanted.status in ("", row.status) and any(text in value.casefold() for value in texts)
 
 
-async def _single_rows(handle: QueueHandle[SessionCore], placed: Sequence[Placed]) -> AsyncIterator[Row]:
+async def _single_rows(handle: QueueHandle[SessionCore], index: _Index, placed: Sequence[Placed]) -> AsyncIterator[Row]:
     items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
     unreadable: Unreadable = {}
-    async for page in find_pages(handle, list(items), unreadable):
+    async for page in find_pages(handle, list(items), unreadable, index.config):
         for snapshot in page:
-            yield _row(handle, items[snapshot.place], snapshot)
+            yield _row(handle, items[snapshot.place], snapshot, index.heads)
         await asyncio.sleep(0)
 
 
-def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) -> Row:
+def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot, heads: frozenset[str]) -> Row:
     lock = found.lock
     record = record_of_attempts(found.meta)
     read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
-    if lock is not None and is_group(found.lock_id) and LockRecord.decode(lock.data).claim != found.id:
+    if lock is not None and is_group(found.lock_id) and found.id not in heads:
         lock = None  # another message of its group is held
-    due = due_of(item, lock)
+    due = due_of(item, found.lock_id, lock)
     if due is not None and due <= handle.runtime.server_clock.estimate():
         due = None
     status: Status = "waiting"
