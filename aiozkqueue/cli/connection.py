@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import ssl
 
     from aiozkqueue.session.connect import ConnectOptions
+    from aiozkqueue.zookeeper.hosts import Server
 
 P = ParamSpec("P")
 
@@ -102,7 +103,7 @@ class Connection:
 
     def _checked_tls(self) -> ssl.SSLContext | None:
         """Return the TLS context, with a warning about a password that is sent without. Raises: typer.BadParameter."""
-        tls = self._tls()
+        tls = self.tls_context()
         if tls is None and any(auth.scheme == "digest" for auth in self.auth) and not self._is_local():
             output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
         return tls
@@ -158,12 +159,17 @@ class Connection:
         """Return the credentials as one text, which `Auth.parse_all` reads."""
         return "\n".join(f"{auth.scheme}:{auth.user}:{auth.password}" for auth in self.auth)
 
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The servers of the hosts. Raises: InvalidOptionError."""
+        return parse_hosts(DEFAULT_HOSTS if self.hosts is None else self.hosts).servers
+
     def _is_local(self) -> bool:
         """Whether all servers are on this machine."""
-        hosts = DEFAULT_HOSTS if self.hosts is None else self.hosts
-        return all(server.host in _LOOPBACK for server in parse_hosts(hosts).servers)
+        return all(server.host in _LOOPBACK for server in self.servers)
 
-    def _tls(self) -> ssl.SSLContext | None:
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the context of encrypted connections. Raises: typer.BadParameter."""
         if self.tls_key is not None and self.tls_cert is None:
             message = "--tls-key needs --tls-cert"
             raise typer.BadParameter(message)

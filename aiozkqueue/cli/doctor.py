@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import aiozkqueue as zq
 from aiozkqueue.admin import Severity
 from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, LookBudget, SomeQueues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.operations.budget import BUDGET
-from aiozkqueue.operations.doctor.diagnosis import by_severity
+from aiozkqueue.operations.doctor.diagnosis import by_severity, of_servers
+from aiozkqueue.operations.doctor.probe import examine_servers
 from aiozkqueue.schedule.overdue import overdue_jobs
 
 if TYPE_CHECKING:
-    from aiozkqueue.admin import Diagnosis, QueueFacts
+    from collections.abc import Sequence
+
+    from aiozkqueue.admin import Diagnosis, Finding, QueueFacts, ServerFacts
 
 
 @connected
@@ -27,7 +31,7 @@ async def doctor(
 ) -> Exit:
     """Examine the servers and the queues for problems.
 
-    Exit status 1: it finds an error.
+    Exit status 1: it finds an error. If no server accepts a session, it examines the servers alone.
 
     Checks latency, limits, clocks, leftovers, jobs and access, and changes nothing. It lists each queue, which costs
     the servers time for deep queues. After the time budget, it stops and names the queues that it has not examined.
@@ -36,31 +40,28 @@ async def doctor(
     [dim]$ aiozkqueue doctor
     $ aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
     """
-    async with connection.open() as session:
-        with bars.waiting("examining the servers and the queues"):
-            diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
-        if not queues:
-            found = by_severity(
-                [*diagnosis.findings, *await overdue_jobs(session, diagnosis.ensemble.clock_offset or 0)]
-            )
-            diagnosis = replace(diagnosis, findings=found)
+    try:
+        async with connection.open() as session:
+            with bars.waiting("examining the servers and the queues"):
+                diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
+            if not queues:
+                found = by_severity(
+                    [*diagnosis.findings, *await overdue_jobs(session, diagnosis.ensemble.clock_offset or 0)]
+                )
+                diagnosis = replace(diagnosis, findings=found)
+    except zq.ConnectionLostError:
+        servers = await examine_servers(connection.servers, connection.tls_context())
+        findings = by_severity(of_servers(servers))
+        (_print_servers_json if as_json else _print_servers)(servers)
+        (_print_findings_json if as_json else _print_findings)(findings)
+        raise
     (_print_json if as_json else _print_tables)(diagnosis)
     return Exit.NOTHING if diagnosis.count(Severity.ERROR) else Exit.OK
 
 
 def _print_json(diagnosis: Diagnosis) -> None:
     ensemble = diagnosis.ensemble
-    for server in ensemble.servers:
-        output.print_json(
-            {
-                "kind": "server",
-                "address": server.address,
-                "reachable": server.reachable,
-                "version": server.version,
-                "mode": server.mode,
-                "files": server.files,
-            }
-        )
+    _print_servers_json(ensemble.servers)
     output.print_json(
         {
             "kind": "session",
@@ -92,19 +93,46 @@ def _print_json(diagnosis: Diagnosis) -> None:
                 },
             }
         )
-    for finding in diagnosis.findings:
+    _print_findings_json(diagnosis.findings)
+
+
+def _print_servers_json(servers: Sequence[ServerFacts]) -> None:
+    for server in servers:
+        output.print_json(
+            {
+                "kind": "server",
+                "address": server.address,
+                "reachable": server.reachable,
+                "version": server.version,
+                "mode": server.mode,
+                "files": server.files,
+            }
+        )
+
+
+def _print_findings_json(findings: Sequence[Finding]) -> None:
+    for finding in findings:
         output.print_json({"kind": "finding", **output.record_of(finding)})
+
+
+def _print_servers(servers: Sequence[ServerFacts]) -> None:
+    output.print_table(
+        ["server", "version", "mode"],
+        [(s.address, s.version or ("not reported" if s.reachable else "unreachable"), s.mode or "") for s in servers],
+    )
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    if findings:
+        output.print_table(
+            ["", "where", "what", "advice"],
+            [(finding.severity.value, finding.subject, finding.text, finding.advice) for finding in findings],
+        )
 
 
 def _print_tables(diagnosis: Diagnosis) -> None:
     ensemble = diagnosis.ensemble
-    output.print_table(
-        ["server", "version", "mode"],
-        [
-            (s.address, s.version or ("not reported" if s.reachable else "unreachable"), s.mode or "")
-            for s in ensemble.servers
-        ],
-    )
+    _print_servers(ensemble.servers)
     write, offset = ensemble.write, ensemble.clock_offset
     output.print_table(
         ["session timeout", "request limit", "read p50 / max", "write p50 / max", "clock offset"],
@@ -133,11 +161,7 @@ def _print_tables(diagnosis: Diagnosis) -> None:
                 for queue in diagnosis.queues
             ],
         )
-    if diagnosis.findings:
-        output.print_table(
-            ["", "where", "what", "advice"],
-            [(finding.severity.value, finding.subject, finding.text, finding.advice) for finding in diagnosis.findings],
-        )
+    _print_findings(diagnosis.findings)
     verdict = _verdict(diagnosis.count(Severity.ERROR), diagnosis.count(Severity.WARNING))
     if not diagnosis.complete:
         verdict += "; not everything was examined within the time budget"

@@ -88,6 +88,12 @@ async def moves(
             ["reference", "from", "to", "state", "moved", "started", "ended", "error"],
             [_row(progress) for progress in found],
         )
+        for status in found:
+            if status.unattended:
+                output.note(
+                    f"no session works on move {status.reference}; aiozkqueue moves --resume or a running "
+                    "aiozkqueue serve continues it"
+                )
     return output.status_of_list(found, f"there were no moves in the last days below {connection.root}")
 
 
@@ -117,4 +123,5 @@ def _record(status: MoveStatus) -> dict[str, output.Json]:
         "started": status.started.isoformat(),
         "ended": None if status.ended is None else status.ended.isoformat(),
         "error": status.error,
+        "unattended": status.unattended,
     }

@@ -83,6 +83,8 @@ class MoveStatus:
     started: datetime
     ended: datetime | None
     error: str | None
+    unattended: bool
+    """Whether it runs, but no session works on it: `Moves.resume` and the HTTP service continue it."""
 
 
 class Moves:
@@ -102,8 +104,9 @@ class Moves:
         """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
 
         Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again. The
-        move runs in this session's background, and another session continues it when this one ends. A target with
-        ``max_size`` takes as many as fit, and the others wait in the source for capacity.
+        move runs in this session's background. When this session ends, the HTTP service continues the move, or a
+        session that calls `resume`. A target with ``max_size`` takes as many as fit, and the others wait in the source
+        for capacity.
 
         Either queue may be another program's: give a `QueueSession.curator_queue` or a `QueueSession.kazoo_queue`.
         Messages from there get new ids. Keys, delays and priorities are kept (a priority as its distance from the
@@ -233,7 +236,7 @@ class Moves:
             if status.ended is not None:
                 if moment_at(self._runtime.server_clock.now()) - status.ended > KEPT:
                     await self._delete(path, status.reference)
-            elif await self._runtime.zookeeper.exists(self._paths.runner(status.reference)) is None:
+            elif status.unattended:
                 self._runtime.tasks.spawn(self._run, status.reference, name=f"move {status.reference}")
                 taken += 1
         return taken
@@ -335,6 +338,8 @@ class Moves:
             return None
         except NoAuthError as error:
             raise self._denied(error) from error
+        running = record.ended is None
+        unattended = running and await self._runtime.zookeeper.exists(self._paths.runner(reference)) is None
         return MoveStatus(
             reference=reference,
             source=record.source.name,
@@ -344,6 +349,7 @@ class Moves:
             started=moment_at(node.stat.ctime),
             ended=None if record.ended is None else moment_at(record.ended),
             error=record.error,
+            unattended=unattended,
         )
 
     async def _write(self, operations: list[Operation]) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The maximum session timeout, seconds, even with a short tick (the server's own limit is 20 ticks).
 _LONGEST_SESSION: Final = 600
+#: The setting that lists the four-letter commands that the server answers.
+_ALLOWED: Final = "4lw.commands.whitelist"
 
 _LOGGING: Final = """\
 <Configuration status="error" shutdownHook="disable">
@@ -55,7 +57,7 @@ class ServerOptions:
     heap: int = 512
     """The JVM's heap, MiB."""
     settings: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
-    """Additional lines for the server's ``zoo.cfg``."""
+    """Additional lines for the server's ``zoo.cfg``. The commands ``srvr`` and ``conf`` are allowed in any case."""
     jvm_options: Sequence[str] = ()
     """JVM options. The variable ``AIOZKQUEUE_JVM_OPTIONS`` applies to all servers, and its options come first."""
 
@@ -115,7 +117,7 @@ def _settings(data: Path, options: ServerOptions, number: int, members: Mapping[
         "syncLimit": 20,
         "maxClientCnxns": 0,
         "admin.enableServer": "false",
-        "4lw.commands.whitelist": "srvr,stat,conf,ruok,mntr,cons,wchs",
+        _ALLOWED: "srvr,stat,conf,ruok,mntr,cons,wchs",
         "extendedTypesEnabled": "true",
         "autopurge.snapRetainCount": 3,
         "autopurge.purgeInterval": 1,
@@ -139,6 +141,7 @@ def _settings(data: Path, options: ServerOptions, number: int, members: Mapping[
     if len(members) > 1:
         settings |= {f"server.{n}": f"127.0.0.1:{m.quorum}:{m.election}" for n, m in members.items()}
     settings |= options.settings
+    settings[_ALLOWED] = f"{settings[_ALLOWED]},srvr,conf"  # by which a start recognises that the server serves
     return "".join(f"{key}={_escaped(str(value))}\n" for key, value in settings.items())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -304,6 +305,12 @@ class ZooKeeperClient:
     def log_outages_with(self, main: ZooKeeper) -> None:
         """Log only those outages that ``main``, another client of this process with these servers, does not log."""
         self._session.log_outages_with(main)
+
+    async def end_session(self, generation: int) -> None:
+        """End this session at the server and wait for the next one; see `ZooKeeper.end_session`."""
+        with suppress(SessionExpiredError):
+            await self._session.call(wire.CLOSE, generation=generation)  # the server then closes the connection
+        await self._session.wait_connected(after=generation)
 
     def kill(self) -> None:
         """Drop the connection at once and open no other; the server ends the session at its timeout. Idempotent."""

@@ -326,6 +326,13 @@ class ZooKeeper(Protocol):
         """Log only those outages that ``main``, another client of this process with these servers, does not log."""
         ...
 
+    async def end_session(self, generation: int) -> None:
+        """End this ZooKeeper session at the server, with its ephemeral znodes, unless it is over.
+
+        The client continues with a new one, for which this waits.
+        """
+        ...
+
     def kill(self) -> None:
         """Drop the connection at once and open no other; the server ends the session at its timeout. Idempotent."""
         ...

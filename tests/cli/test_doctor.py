@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.testing.ports import free_ports
 from aiozkqueue.zookeeper import Silence, handshake
 from aiozkqueue.zookeeper.hosts import Server
 from tests.full_server import full_server
@@ -256,6 +257,39 @@ async def test_a_server_without_a_quorum_is_a_warning_while_others_serve(cli: Cl
     (warning,) = [text for text in found(done, "warning") if text.startswith(address)]
     assert "serves no client" in warning
     assert not [text for text in found(done, "info") if text.startswith(address)]
+
+
+async def test_each_server_is_examined_if_none_accepts_a_session(cli: Cli) -> None:
+    """The leader is frozen, another server has lost its quorum, and the third one has been stopped."""
+    ends = asyncio.Event()
+
+    async def freeze(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ends.wait()
+        writer.close()
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(4) in {b"srvr", b"conf"}:
+            writer.write(b"This ZooKeeper instance is not currently serving requests\n")
+        writer.close()
+
+    async with (
+        await asyncio.start_server(freeze, "127.0.0.1", 0) as frozen,
+        await asyncio.start_server(reply, "127.0.0.1", 0) as alone,
+    ):
+        ports = [*(server.sockets[0].getsockname()[1] for server in (frozen, alone)), *free_ports(1)]
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        variables = {"AIOZKQUEUE_HOSTS": ",".join(addresses), "AIOZKQUEUE_CONNECT_TIMEOUT": "1"}
+        as_json = await asyncio.to_thread(lambda: cli("doctor", "--json", **variables))
+        as_table = await asyncio.to_thread(lambda: cli("doctor", COLUMNS="400", **variables))
+        ends.set()
+    assert as_json.status == as_table.status == 3
+    assert "no ZooKeeper server" in as_json.stderr
+    assert [server["address"] for server in of_kind(as_json, "server")] == addresses
+    texts = {finding["subject"]: finding["text"] for finding in of_kind(as_json, "finding")}
+    assert texts[addresses[0]] == "accepts connections, but does not answer within 2 s"
+    assert texts[addresses[1]].startswith("runs, but serves no client")
+    assert texts[addresses[2]] == "cannot be reached"
+    assert all(text in as_table.text for text in texts.values())
 
 
 async def test_a_frozen_server_is_not_taken_for_one_at_its_limit_of_connections(cli: Cli) -> None:

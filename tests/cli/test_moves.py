@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.recipe.queue import LockingQueue
+
+import aiozkqueue as zq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,32 @@ def test_a_queue_is_moved_to_another(cli: Cli) -> None:
     assert [stats["size"] for stats in cli("stats", "old", "new", "--json").records] == [0, 3]
     assert [listed["reference"] for listed in cli("moves", "--json").records] == [moved["reference"]]
     assert "old" in cli("moves", "--resume").text
+
+
+def test_a_move_that_no_session_works_on_is_named_with_the_command_that_continues_it(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
+    cli("put", "old", "--lines", stdin=b"1\n2\n3\n")
+    cli("configure", "new", "--create", "--max-size", "1")
+
+    async def begin() -> str:
+        """Move what fits, and end the session."""
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
+            reference = await session.admin.moves.start("old", "new")
+            while not await session.queue("new").size():  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0.01)
+            status = await session.admin.moves.status(reference)
+            assert (status.state, status.unattended) == ("running", False)
+        return reference
+
+    reference = asyncio.run(begin())
+    assert f"no session works on move {reference}; aiozkqueue moves --resume" in cli("moves").stderr
+    assert [move["unattended"] for move in cli("moves", "--json").records] == [True]
+    cli("configure", "new", "--max-size", "10")
+    resumed = cli("moves", "--resume")
+    assert (resumed.status, resumed.stderr) == (0, "")
+    assert [(move["state"], move["unattended"]) for move in cli("moves", "--json").records] == [("done", False)]
+    assert [stats["size"] for stats in cli("stats", "old", "new", "--json").records] == [0, 3]
 
 
 def test_a_queue_is_not_moved_to_itself(cli: Cli) -> None:

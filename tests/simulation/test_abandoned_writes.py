@@ -276,6 +276,25 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
     assert "closed before this was sent" in run_virtual(main)
 
 
+def test_the_error_of_a_put_that_is_not_answered_states_that_its_session_was_closed() -> None:
+    async def main() -> str:
+        async with simulated() as cluster:
+            async with cluster.connect(name="closed") as session:
+                jobs = session.queue("jobs")
+                await jobs.put(b"first")
+                cluster.ensemble.judge = lambda _, request: Fault.SILENCE if request.kind is Kind.MULTI else None
+                putting = asyncio.create_task(jobs.put(b"in doubt"))
+                await asyncio.sleep(1)
+            async with asyncio.timeout(100):
+                with pytest.raises(zq.OutcomeUnknownError) as closed:
+                    await putting
+        return str(closed.value)
+
+    error = run_virtual(main)
+    assert "the session was closed before a server answered; it may have been applied" in error
+    assert "Cancelled" not in error
+
+
 def test_a_commit_whose_repair_is_not_answered_fails_when_its_session_is_closed() -> None:
     async def main() -> str:
         async with simulated() as cluster:

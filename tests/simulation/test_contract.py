@@ -221,6 +221,21 @@ async def the_session_after_an_expired_one_is_new_and_requests_of_the_expired_on
 
 
 @contract
+async def a_client_that_ends_its_session_continues_with_a_new_one(ground: Ground) -> None:
+    a, b, root = await ground.client(), await ground.client(), ground.root
+    states: list[tuple[State, int]] = []
+    a.on_state(lambda state, generation: states.append((state, generation)))
+    await a.multi([Create(f"{root}/e", ephemeral=True), Create(f"{root}/p")])
+    await a.end_session(1)
+    assert states == [(State.SUSPENDED, 1), (State.LOST, 1), (State.CONNECTED, 2)]
+    await b.sync(root)
+    assert await b.children(root) == ["p"]
+    await a.end_session(1)
+    assert await a.children(root) == ["p"]
+    assert a.generation == 2
+
+
+@contract
 async def a_lost_connection_keeps_the_session_and_its_ephemerals(ground: Ground) -> None:
     a, root = await ground.client(), ground.root
     states: list[tuple[State, int]] = []

@@ -86,7 +86,7 @@ def diagnose(ensemble: EnsembleFacts, queues: Sequence[QueueFacts], unexamined: 
 
     ``unexamined`` are the queues that were not checked because the time budget ran out.
     """
-    findings = [*_of_servers(ensemble), *_of_ensemble(ensemble), *_of_budget(ensemble, unexamined)]
+    findings = [*of_servers(ensemble.servers), *_of_ensemble(ensemble), *_of_budget(ensemble, unexamined)]
     for queue in queues:
         findings += _of_queue(queue, ensemble)
     return Diagnosis(ensemble, queues, by_severity(findings), unexamined)
@@ -98,8 +98,9 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
-def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
-    for server in facts.servers:
+def of_servers(servers: Sequence[ServerFacts]) -> Iterator[Finding]:
+    """Evaluate the facts of the servers alone."""
+    for server in servers:
         yield from _of_answer(server)
         if server.mode == "standalone":
             yield Finding(
@@ -123,7 +124,7 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
                 f"its snapshots and logs take {server.files / 1024**3:.0f} GiB, so autopurge is probably off",
                 "set autopurge.purgeInterval=1 in zoo.cfg: by default, ZooKeeper never deletes old files",
             )
-    versions = {server.version for server in facts.servers if server.version is not None}
+    versions = {server.version for server in servers if server.version is not None}
     if len(versions) > 1:
         yield Finding(
             Severity.WARNING, "servers", f"have different versions: {', '.join(sorted(versions))}", "finish the upgrade"

@@ -6,6 +6,7 @@ Reading locks nothing, and a busy queue changes at the same time: a suspected pr
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ from aiozkqueue.zookeeper import (
     Stat,
     below,
 )
+from aiozkqueue.zookeeper.handshake import ask
 
 from .acls import ACL_SAMPLE, open_znodes
 from .diagnosis import Diagnosis, diagnose
@@ -39,9 +41,11 @@ from .facts import EnsembleFacts, Latency, QueueFacts, ServerFacts
 from .queue_probe import QueueProbe
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper.hosts import Server
 
 #: The number of round trips to measure, of reads and of writes.
 ROUND_TRIPS: Final = 20
@@ -56,6 +60,17 @@ _FILES: Final = re.compile(r"^data(?:Log)?Dir=(.*)\r?\ndata(?:Dir|Log)Size=([0-9
 async def examine(runtime: Runtime, names: Sequence[str], seconds: float = BUDGET) -> Diagnosis:
     """Read and evaluate the facts of the servers and of these queues (default: all) within about this time."""
     return await _Examination(runtime, Budget(seconds)).run(names)
+
+
+async def examine_servers(servers: Sequence[Server], tls: ssl.SSLContext | None) -> list[ServerFacts]:
+    """Ask each server on its own connections, without a session: for servers that accept none."""
+    asked = [(server, word) for word in ("srvr", "conf") for server in servers]
+    answers = await asyncio.gather(*(ask(server, word, tls) for server, word in asked))
+    settings = answers[len(servers) :]
+    return [
+        _server(str(server), answer, conf)
+        for server, answer, conf in zip(servers, answers[: len(servers)], settings, strict=True)
+    ]
 
 
 class _Clients:
@@ -139,20 +154,7 @@ class _Examination:
         answers = await self._zookeeper.ask_servers("srvr")
         settings = await self._zookeeper.ask_servers("conf")
         limits = await self._zookeeper.smaller_limits()
-        return [
-            ServerFacts(
-                address,
-                answer is not Silence.UNREACHABLE,
-                _first(_VERSION, answer),
-                _first(_MODE, answer),
-                _size_of_files(settings[address]),
-                serving=_is_serving(answer),
-                answers=answer is not Silence.CLOSED,
-                frozen=answer is Silence.FROZEN,
-                request_limit=limits.get(address),
-            )
-            for address, answer in answers.items()
-        ]
+        return [_server(address, answer, settings[address], limits.get(address)) for address, answer in answers.items()]
 
     async def _time_read(self) -> float:
         start = self._runtime.clock.monotonic()
@@ -207,6 +209,20 @@ class _Examination:
 
     async def _absent(self, name: str) -> QueueFacts:
         return QueueFacts(name=name, exists=False, similar=await similar_queue(self._runtime, name))
+
+
+def _server(address: str, answer: str | Silence, settings: str | Silence, limit: int | None = None) -> ServerFacts:
+    return ServerFacts(
+        address,
+        answer is not Silence.UNREACHABLE,
+        _first(_VERSION, answer),
+        _first(_MODE, answer),
+        _size_of_files(settings),
+        serving=_is_serving(answer),
+        answers=answer is not Silence.CLOSED,
+        frozen=answer is Silence.FROZEN,
+        request_limit=limit,
+    )
 
 
 def _size_of_files(settings: str | Silence) -> int | None:

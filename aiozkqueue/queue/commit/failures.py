@@ -7,6 +7,7 @@ from typing import Final
 from aiozkqueue.errors import OutcomeUnknownError, SessionExpiredError
 
 CLOSED: Final = "the session has been closed"
+CLOSED_UNANSWERED: Final = "the session was closed before a server answered"
 
 
 def expired(transaction_id: str) -> SessionExpiredError:

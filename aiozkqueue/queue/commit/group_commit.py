@@ -33,7 +33,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .bundle_puts import FEWEST, BundledPuts
-from .failures import CLOSED, expired, undecidable
+from .failures import CLOSED, CLOSED_UNANSWERED, expired, undecidable
 from .refusals import likely_refused, refused_alike
 from .repairs import RepairedTogether, Repairs
 from .slot import MultiFate, RefusedError, Slot
@@ -360,9 +360,10 @@ class GroupCommitter:
                         error,
                         extra={"transaction_id": atomic_write.transaction_id},
                     )
-                self._fail_unknown(batch, str(error))
+                self._fail_unknown(batch, f"the session was closed or failed ({error})")
             except BaseException as error:
-                self._fail_unknown(batch, repr(error))
+                closed = isinstance(error, asyncio.CancelledError)
+                self._fail_unknown(batch, CLOSED_UNANSWERED if closed else f"the session has failed ({error!r})")
                 raise
             finally:
                 self._unsent.free(chains)
@@ -383,7 +384,7 @@ class GroupCommitter:
                 assignment = await assigned
             except asyncio.CancelledError:
                 if assigned.done() and not assigned.cancelled() and (assignment := assigned.result()) is not None:
-                    self._fail_unknown(assignment.batch, "closed")  # it was assigned at the same moment
+                    self._fail_unknown(assignment.batch, CLOSED_UNANSWERED)  # it was assigned at the same moment
                 raise
             if assignment is not None:
                 return assignment
@@ -423,7 +424,7 @@ class GroupCommitter:
         """Fail writes whose fate can no longer be determined."""
         _separate(batch)
         for atomic_write in batch:
-            atomic_write.fail(undecidable(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
+            atomic_write.fail(undecidable(atomic_write.transaction_id, why))
 
     def _fail_unsendable(self, batch: list[AtomicWrite], error: ZooKeeperError) -> None:
         """Fail writes that were never sent, and never can be."""

@@ -14,9 +14,10 @@ always find out whether a multi was applied:
 from __future__ import annotations
 
 import enum
+import logging
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.zookeeper import (
     AuthFailedError,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import ClientPaths
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
+
+log: Final = logging.getLogger(__name__)
 
 
 class MultiFate(enum.Enum):
@@ -100,6 +103,7 @@ class Slot:
         self._clock = clock
         self.path: str = paths.slot(number)
         self._version: int | None = None  # of the znode, as last reported; None: it must be created or read first
+        self._newest = (0, 0)  # the last generation that has seen the slot, and the version then
         self._stamps = count(1)
         self._in_doubt = False  # whether a copy of the current multi was lost, and its fate is not known
 
@@ -160,7 +164,7 @@ class Slot:
                 self._in_doubt = False
                 raise
             else:
-                self._note_version(results[0], sent)
+                self._note_version(results[0], generation, sent)
                 return Sent(MultiFate.APPLIED, results[1:] if wanted is None else None)
             if over:
                 return Sent(await self._read_verdict(multi[0], generation) if self._in_doubt else MultiFate.NOT_APPLIED)
@@ -169,7 +173,7 @@ class Slot:
     async def _fate_of_refused(self, stamp: Operation, refusal: MultiError, generation: int) -> MultiFate:
         """Return the fate of a refused multi. Raises: RefusedError."""
         if refusal.index == 0:
-            return await self._fate_of_refused_stamp(stamp, refusal.error)
+            return await self._fate_of_refused_stamp(stamp, refusal.error, generation)
         if self._in_doubt and await self._seal(stamp, generation) is MultiFate.APPLIED:
             return MultiFate.APPLIED
         raise RefusedError(refusal.index - 1, refusal.error) from refusal
@@ -185,21 +189,21 @@ class Slot:
             try:
                 results = await self._zookeeper.multi([seal], generation=generation)
             except MultiError as refusal:
-                return await self._fate_of_refused_stamp(stamp, refusal.error)
+                return await self._fate_of_refused_stamp(stamp, refusal.error, generation)
             except ConnectionLossError:
                 pass
             except SessionExpiredError:
                 return await self._read_verdict(stamp, generation)
             else:
-                self._note_version(results[0])
+                self._note_version(results[0], generation)
                 return MultiFate.NOT_APPLIED
             if not await self._reconnected(generation):
                 return await self._read_verdict(stamp, generation)
 
-    async def _fate_of_refused_stamp(self, stamp: Operation, error: ZooKeeperError) -> MultiFate:
+    async def _fate_of_refused_stamp(self, stamp: Operation, error: ZooKeeperError, generation: int) -> MultiFate:
         if isinstance(error, BadVersionError):
             # The refusal came over this connection, so a read on it cannot return older data.
-            return await self._compare_stamp(stamp)
+            return await self._compare_stamp(stamp, generation)
         if isinstance(error, NoNodeError):  # removed, as the slots of dead clients are
             self._version = None
             return MultiFate.UNKNOWN if self._in_doubt else MultiFate.NOT_APPLIED
@@ -207,13 +211,13 @@ class Slot:
 
     async def _read_verdict(self, stamp: Operation, generation: int) -> MultiFate:
         """Read the slot in a session created after the server's verdict on the session that sent."""
-        await self._zookeeper.wait_connected(after=generation)
+        generation = await self._zookeeper.wait_connected(after=generation)
         # No reply reveals how current the servers were when the session was created. If the session has since moved to
         # a server that lags, a read without a sync could return older data.
         await self._zookeeper.sync(self.path)
-        return await self._compare_stamp(stamp)
+        return await self._compare_stamp(stamp, generation)
 
-    async def _compare_stamp(self, stamp: Operation) -> MultiFate:
+    async def _compare_stamp(self, stamp: Operation, generation: int) -> MultiFate:
         """Return from the slot's content whether the multi that began with ``stamp`` was the last one applied."""
         assert isinstance(stamp, SetData)  # noqa: S101 - `_stamp` makes it
         try:
@@ -221,14 +225,31 @@ class Slot:
         except NoNodeError:
             self._version = None
             return MultiFate.UNKNOWN if self._in_doubt else MultiFate.NOT_APPLIED
-        self._version = node.stat.version
+        await self._adopt(node.stat, generation)
         return MultiFate.APPLIED if node.data == stamp.data else MultiFate.NOT_APPLIED
 
-    def _note_version(self, result: Result, sent: float | None = None) -> None:
+    async def _adopt(self, stat: Stat, generation: int) -> None:
+        """Adopt the version that was read.
+
+        No server shows a session an older version than before, unless a backup has been restored. The session's locks
+        are then those of the backup, which it does not know, so it ends.
+        """
+        self._version = stat.version
+        if self._newest[0] == generation and stat.version < self._newest[1]:
+            log.error(
+                "%s: the servers have older data than this session has seen, as after the restore of a backup: the "
+                "session ends, and a new one begins; earlier messages may be redelivered",
+                self.path,
+            )
+            await self._zookeeper.end_session(generation)
+        self._newest = (generation, stat.version)
+
+    def _note_version(self, result: Result, generation: int, sent: float | None = None) -> None:
         if not isinstance(result, Stat):  # not a valid answer to a write: read the version before the next multi
             self._version = None
             return
         self._version = result.version  # as reported, not counted: the server's number wraps after 2^31 writes
+        self._newest = (generation, result.version)
         self._clock.observe(result.mtime, sent)
 
     async def _reconnected(self, generation: int) -> bool:
@@ -260,7 +281,7 @@ class Slot:
             sent = None  # it was written earlier, perhaps long ago
         stat = await self._zookeeper.exists(self.path)
         if stat is not None:
-            self._version = stat.version
+            await self._adopt(stat, generation)
             if sent is not None and stat.mzxid >> 32 == self._zookeeper.last_zxid >> 32:  # not another leader's clock
                 self._clock.observe(stat.mtime, sent)
         return True
@@ -282,7 +303,7 @@ class Slot:
             if not isinstance(refusal.error, BadVersionError | NoNodeError):
                 raise refusal.error from refusal
         else:
-            self._note_version(result, sent)
+            self._note_version(result, generation, sent)
 
     async def _make_folder(self, generation: int) -> None:
         """Create the client's znode, which describes where the client runs."""

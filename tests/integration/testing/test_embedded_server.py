@@ -202,6 +202,12 @@ def test_a_given_data_directory_is_kept_and_read_again(tmp_path: Path) -> None:
     assert (tmp_path / "zookeeper.log").exists()
 
 
+def test_a_server_that_should_not_allow_the_commands_of_its_start_is_recognised(tmp_path: Path) -> None:
+    options = ServerOptions(settings={"4lw.commands.whitelist": "ruok"})
+    with EmbeddedZooKeeper(options=options, data_dir=tmp_path) as server:
+        assert server.node.mode() == "standalone"
+
+
 def test_a_server_starts_in_folders_with_spaces_and_signs_in_their_names(tmp_path: Path) -> None:
     folder = tmp_path / 'a "quoted" & <odd> name\\'
     with EmbeddedZooKeeper(data_dir=folder) as server:
