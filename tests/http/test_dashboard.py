@@ -282,6 +282,19 @@ async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_g
     assert (await sticky.size(), await jobs.dead_letters.size()) == (3, 1)
 
 
+@pytest.mark.parametrize("action", ["pause", "resume", "delete-queue"])
+async def test_a_change_of_a_queue_that_another_program_has_just_deleted_is_answered_with_a_page(
+    browser: httpx.AsyncClient, session: zq.QueueSession, action: str
+) -> None:
+    orders = session.queue("orders")
+    await orders.put(b"1")
+    form = {"proof": proof_in(await browser.get("/queues/orders")), "action": action, "confirmed": "yes"}
+    await orders.admin.delete(force=True)
+    done = await browser.post("/queues/orders/actions", data=form)
+    assert done.status_code == 404
+    assert "No such queue" in done.text
+
+
 async def test_redriving_shows_the_number_of_dead_letters_first(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:

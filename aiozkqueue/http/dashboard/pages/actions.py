@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import NotRedrivenError, PartlyDeniedError, QueueFullError, QueueInUseError
+from aiozkqueue.errors import NotFoundError, NotRedrivenError, PartlyDeniedError, QueueFullError, QueueInUseError
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.dashboard.readings.letters import Sought
 from aiozkqueue.http.dashboard.web.forms import SELECTED
@@ -95,6 +95,8 @@ async def _make(action: Action, asked: Asked, form: Form) -> Response:
     name = asked.queue.name
     try:
         done = await action.make(asked)
+    except NotFoundError:  # its text may name queues that the visitor may not see
+        raise PageError(404, "No such queue", f"The queue {name!r} has been deleted in the meantime.") from None
     finally:
         await asked.visit.changed(name)
     return asked.visit.finished(action.back or own_path(form.get("back"), f"/queues/{name}"), done)
