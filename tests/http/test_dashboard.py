@@ -282,6 +282,23 @@ async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_g
     assert (await sticky.size(), await jobs.dead_letters.size()) == (3, 1)
 
 
+async def test_a_purge_deletes_leased_messages_and_leaves_those_in_flight(
+    browser: httpx.AsyncClient, session: zq.QueueSession
+) -> None:
+    orders = session.queue("orders")
+    await orders.put_many([b"1", b"2", b"3"])
+    form = {"proof": proof_in(await browser.get("/queues/orders")), "action": "purge"}
+    asked = await browser.post("/queues/orders/actions", data=form)
+    assert "leased ones too. Those in flight and the dead letters stay." in asked.text
+    async with session.transaction() as tx:
+        held = await tx.take(orders, timeout=30)
+        assert held is not None
+        assert len(await orders.leases.take(1, lifetime=600, timeout=30)) == 1
+        done = await browser.post("/queues/orders/actions", data={**form, "confirmed": "yes"})
+        assert "All messages of orders that were not in flight were deleted." in done.text
+        assert [message.id for message in await orders.peek()] == [held.id]
+
+
 async def test_a_message_that_another_queue_refuses_stays_and_the_page_states_the_reason(
     browser: httpx.AsyncClient, session: zq.QueueSession
 ) -> None:

@@ -175,8 +175,8 @@ async def _resume(asked: Asked) -> str:
 
 async def _purge(asked: Asked) -> str:
     if await asked.visit.purges.purge(asked.queue):
-        return f"The queue {asked.queue.name} was emptied."
-    return f"The queue {asked.queue.name} is being emptied; this continues in the background."
+        return f"All messages of {asked.queue.name} that were not in flight were deleted."
+    return f"The messages of {asked.queue.name} are being deleted; this continues in the background."
 
 
 async def _delete(asked: Asked) -> str:
@@ -258,7 +258,7 @@ ACTIONS: Final = {
     "purge": Action(
         "Purge",
         _messages,
-        "All messages are deleted permanently, including those in flight. Dead letters stay.",
+        "All messages are deleted permanently, leased ones too. Those in flight and the dead letters stay.",
         _purge,
         danger=True,
     ),
