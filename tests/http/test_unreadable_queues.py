@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.bus import Bus
 from aiozkqueue.sampling import Sampler
 from tests.http.conftest import NOBODY
 from tests.integration.queue.conftest import eventually
@@ -154,3 +156,15 @@ async def test_a_queue_that_takes_too_long_to_sample_is_skipped_for_a_while(
     monkeypatch.setattr("aiozkqueue.sampling.RETRY", 0.0)
     await sampler.sample_all(0.0)
     assert (sampler.unreadable, sampler.latest["slow"].size) == ({}, 1)
+
+
+async def test_buses_are_shown_beside_one_that_cannot_be_read(
+    browser: httpx.AsyncClient, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    for name in ("invoices", "orders"):
+        await Bus(session, name, BaseModel).join("audit")
+    await server_view.set(f"{queue_root}/.buses/orders", b"{not json")
+    page = await browser.get("/buses")
+    assert page.status_code == 200
+    assert "invoices@audit" in page.text
+    assert f"{queue_root}/.buses/orders: " in page.text
