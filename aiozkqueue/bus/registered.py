@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
+from aiozkqueue.errors import NotFoundError, PayloadError
 from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
 from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below, read_latest, reads
 
@@ -37,7 +38,7 @@ class Buses:
         try:
             return sorted(await below(self._runtime.zookeeper, base))
         except NoAuthError as error:
-            raise _denied(base, error) from error
+            raise right_denied("buses", f"read {base}", error) from error
 
     @reads
     async def queues(self, bus: str) -> dict[str | None, str]:
@@ -55,12 +56,8 @@ class Buses:
             msg = f"there is no bus {bus!r}: nothing has been posted to it, and no group has joined"
             raise NotFoundError(msg) from error
         except NoAuthError as error:
-            raise _denied(paths.base, error) from error
+            raise right_denied(f"bus {bus!r}", f"read {paths.base}", error) from error
         except MalformedError as error:
             msg = f"{paths.base}: {error}"
             raise PayloadError(msg) from error
         return {group: paths.queue(group) for group in (None, *groups)}
-
-
-def _denied(path: str, error: NoAuthError) -> AccessDeniedError:
-    return AccessDeniedError(f"{path}: {error}; {error.advice}")

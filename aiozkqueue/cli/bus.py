@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from aiozkqueue.admin import QueueStats
 from aiozkqueue.bus import Buses
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
@@ -23,13 +24,16 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     [dim]$ aiozkqueue bus list[/dim]
     """
     async with connection.open() as session:
-        known = Buses(session)
-        found = [(name, list(await known.queues(name))[1:]) for name in await known.list()]
+        known, found, unread = Buses(session), list[tuple[str, list[str | None]]](), output.Unread()
+        for name in await known.list():
+            with unread.kept():
+                found.append((name, list(await known.queues(name))[1:]))
     if as_json:
         for name, joined in found:
             output.print_json({"bus": name, "groups": list(joined)})
     elif found:
         output.print_table(["bus", "groups"], [(name, ", ".join(map(str, joined))) for name, joined in found])
+    unread.report()
     return output.status_of_list(found, f"there are no buses below {connection.root}")
 
 
@@ -47,8 +51,10 @@ async def groups(
     [dim]$ aiozkqueue bus groups orders[/dim]
     """
     async with connection.open() as session:
-        queues = await Buses(session).queues(bus)
-        found = [(group, await session.queue(queue).stats()) for group, queue in queues.items()]
+        found, unread = list[tuple[str | None, QueueStats]](), output.Unread()
+        for group, queue in (await Buses(session).queues(bus)).items():
+            with unread.kept():
+                found.append((group, await session.queue(queue).stats()))
     if as_json:
         for group, s in found:
             output.print_json(
@@ -71,4 +77,5 @@ async def groups(
                 for group, s in found
             ],
         )
+    unread.report()
     return Exit.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,17 +40,17 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     [dim]$ aiozkqueue notifications list[/dim]
     """
     async with connection.open() as session:
-        known = Notifications(session)
-        rows = [
-            (service, name, made.queue.name, await made.queue.size(), await made.ready())
-            for service, name in await known.list()
-            for made in [await known.get(service, name, bytes)]
-        ]
+        known, rows, unread = Notifications(session), list[tuple[str, str, str, int, int]](), output.Unread()
+        for service, name in await known.list():
+            with suppress(NotFoundError), unread.kept():  # it has just been deleted
+                made = await known.get(service, name, bytes)
+                rows.append((service, name, made.queue.name, await made.queue.size(), await made.ready()))
     if as_json:
         for service, name, queue, size, ready in rows:
             output.print_json({"service": service, "name": name, "queue": queue, "size": size, "ready": ready})
     elif rows:
         output.print_table(["service", "name", "queue", "size", "ready"], rows)
+    unread.report()
     return output.status_of_list(rows, f"there are no notification queues below {connection.root}")
 
 

@@ -9,7 +9,8 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -19,6 +20,7 @@ import typer
 
 from aiozkqueue import Message
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.errors import AccessDeniedError, PayloadError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -178,6 +180,28 @@ def status_of_list(found: Collection[object], nothing: str) -> Exit:
     if not found:
         note(nothing)
     return Exit.OK if found else Exit.NOTHING
+
+
+class Unread:
+    """The errors of listed things that cannot be read; the others are printed before them."""
+
+    def __init__(self) -> None:
+        self._errors: list[AccessDeniedError | PayloadError] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the error of one of them, and continue with the next one."""
+        try:
+            yield
+        except (AccessDeniedError, PayloadError) as error:
+            self._errors.append(error)
+
+    def report(self) -> None:
+        """Print all errors but the first, and raise that one. Raises: AccessDeniedError, PayloadError."""
+        for error in self._errors[1:]:
+            note(str(error))
+        if self._errors:
+            raise self._errors[0]
 
 
 def message_record(message: Message[bytes]) -> dict[str, Json]:

@@ -91,9 +91,8 @@ async def stats(
             output.print_json(_record(figures, seen.staged[figures.queue]))
     elif seen.found:
         _print_stats(seen.found, seen.staged)
-    _note_unread(seen)
-    if seen.failed:
-        raise seen.failed[0]
+    _note_incomplete(seen)
+    seen.unread.report()
     return Exit.OK if seen.found and not seen.absent else Exit.NOTHING
 
 
@@ -105,7 +104,7 @@ class _Seen:
     staged: dict[str, int] = field(default_factory=dict[str, int])
     """The number of staged messages, which are not visible yet, by queue."""
     absent: list[AskedQueue] = field(default_factory=list[AskedQueue])
-    failed: list[Exception] = field(default_factory=list[Exception])
+    unread: output.Unread = field(default_factory=output.Unread)
     unseen: int = 0
     """The number of queues that were not read because the time budget ran out."""
 
@@ -118,19 +117,17 @@ async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], bud
         if not share:
             seen.unseen = len(asked) - number
             break
-        try:
+        with seen.unread.kept():
             if await queue.exists():
                 seen.found.append(await queue.stats(budget=share))
                 seen.staged[queue.name] = await _staged(queue, seen.found[-1])
             else:
                 seen.absent.append(name)
-        except (zq.AccessDeniedError, zq.PayloadError) as refusal:
-            seen.failed.append(refusal)
     return seen
 
 
-def _note_unread(seen: _Seen) -> None:
-    """Print which figures were not read, and why."""
+def _note_incomplete(seen: _Seen) -> None:
+    """Print which figures were not read within the time budget."""
     for figures in seen.found:
         if figures.incomplete:
             output.note(
@@ -140,8 +137,6 @@ def _note_unread(seen: _Seen) -> None:
     if seen.unseen:
         unseen = f"{counted(seen.unseen, 'queue')} {'was' if seen.unseen == 1 else 'were'}"
         output.note(f"{unseen} not checked within the time budget; name some, or allow more with --budget")
-    for error in seen.failed[1:]:
-        output.note(str(error))
 
 
 def _record(s: QueueStats, staged: int) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""Removes the messages of a queue that no consumer holds."""
+"""Removes the messages of a queue that are not in flight, leased ones included."""
 
 from __future__ import annotations
 

@@ -81,7 +81,9 @@ class Scheduler:
         self._due: dict[str, int] = {}
         """When to check each job again, milliseconds of ZooKeeper's time; no entry for a job that was just read."""
         self._changed: set[str] | None = None
-        """Jobs to read again; None: all."""
+        """Jobs to read again and to check at once; None: all."""
+        self._outdated: set[str] = set()
+        """Jobs to read again, and to check when they are due."""
         self._removals: Operation = Check(self._paths.base)
         """The check that no job has been removed since the jobs were read."""
         self._turn = asyncio.Lock()
@@ -172,13 +174,15 @@ class Scheduler:
         runtime = core_of(self._session)
         # Before the names are taken: the watch has reported every removal that this check does not refuse.
         self._removals = await removals(runtime, self._paths)
-        names, self._changed = self._changed, set()
+        changed, self._changed = self._changed, set()
+        outdated, self._outdated = self._outdated, set()
         with readable(JOBS, self._paths.base):
-            read = await read_jobs(runtime, self._paths, names)
+            read = await read_jobs(runtime, self._paths, None if changed is None else changed | outdated)
         now = await server_time(runtime, JOBS)
-        for name in set(self._jobs) if names is None else names:
+        for name in set(self._jobs) if changed is None else changed | outdated:
             self._jobs.pop(name, None)
-            self._due.pop(name, None)
+            if changed is None or name in changed or name not in read:
+                self._due.pop(name, None)
         self._jobs |= read
         due = {name: job for name, job in self._jobs.items() if self._due.get(name, now) <= now}
         pauses = await asyncio.gather(*(self._serve_isolated(name, *job, now) for name, job in due.items()))
@@ -290,9 +294,11 @@ class Scheduler:
         return 0.0
 
     def _forget(self, name: str) -> None:
-        """Read a job again before anything else is done with it."""
-        if self._changed is not None:
-            self._changed.add(name)
+        """Read a job again before anything else is done with it.
+
+        It stays due when it was: otherwise each check for another job would repeat a put that has just failed.
+        """
+        self._outdated.add(name)
 
 
 def _first_of(

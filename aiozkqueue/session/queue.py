@@ -304,7 +304,9 @@ class Queue(Destination[T]):
 
     @changes
     async def purge(self) -> int:
-        """Permanently remove every message that no consumer holds, and return their number. Dead letters stay.
+        """Permanently remove every message that is not in flight, also leased ones, and return their number.
+
+        Dead letters stay.
 
         Raises:
             PartlyDeniedError: this user may not read or remove some of them; all others are gone.

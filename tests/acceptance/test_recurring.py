@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,22 @@ async def test_a_missed_occurrence_is_put_although_a_bounded_queue_has_no_capaci
     await asyncio.sleep(3.5)  # no scheduler runs during this time
     async with Scheduler(session):
         await occurrences(reports, 32, timeout=20)
+
+
+async def test_a_refused_put_is_tried_again_every_five_seconds_although_other_jobs_occur_in_between(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    full, reports = session.queue("full"), session.queue("reports")
+    await full.configure(zq.QueueConfig(max_size=1))
+    await full.put(b"")
+    await Jobs(session).add("refused", EVERY_SECOND, full, b"")
+    await Jobs(session).add("report", EVERY_SECOND, reports, b"")
+    start = time.monotonic()
+    async with Scheduler(session):
+        await occurrences(reports, 5)
+        refused = [record for record in caplog.records if record.message.startswith("job refused: ")]
+        seconds = time.monotonic() - start
+    assert 1 <= len(refused) <= 1 + seconds / 5
 
 
 async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_scheduled(session: zq.QueueSession) -> None:

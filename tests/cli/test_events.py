@@ -10,10 +10,13 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
+from aiozkqueue.cli.exits import Exit
 from aiozkqueue.schedule import Notifications
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
 
@@ -100,3 +103,23 @@ async def test_an_update_with_other_search_keys_fails_with_the_reason(
     refused = await asyncio.to_thread(cli, *update, "u")
     assert (refused.status, "has other keys" in refused.stderr) == (1, True)
     assert (await asyncio.to_thread(cli, *update, "t")).status == 0
+
+
+async def test_buses_and_notification_queues_are_listed_beside_those_that_cannot_be_read(
+    cli: Cli, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        for name in ("invoices", "orders", "parcels"):
+            await Bus(session, name, Event).post(Event(number=1))
+            await Bus(session, name, Event).join("audit")
+            await Notifications(session).create("billing", name, Event)
+    await set_acl(server_view, f"{queue_root}/.buses/orders", readable=False)
+    await set_acl(server_view, f"{queue_root}/billing:orders", readable=False)
+    await server_view.set(f"{queue_root}/.buses/parcels", b"{not json")
+    buses = await asyncio.to_thread(cli, "bus", "list", "--json")
+    assert (buses.status, [bus["bus"] for bus in buses.records]) == (Exit.REFUSED, ["invoices"])
+    assert f"read {queue_root}/.buses/orders" in buses.stderr
+    assert f"{queue_root}/.buses/parcels: " in buses.stderr
+    queues = await asyncio.to_thread(cli, "notifications", "list", "--json")
+    assert (queues.status, [queue["name"] for queue in queues.records]) == (Exit.REFUSED, ["invoices", "parcels"])
+    assert "'billing:orders'" in queues.stderr

@@ -365,7 +365,7 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await page.goto("/queues/archive")
         await confirm(page, "Purge", "Purge all messages of archive?")
         await page.get_by_role("button", name="Purge").click()
-        await expect_notice(page, "The queue archive was emptied.")
+        await expect_notice(page, "All messages of archive that were not in flight were deleted.")
         assert await session.queue("archive").size() == 0
 
         await page.goto("/queues/orders")

@@ -282,6 +282,53 @@ async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_g
     assert (await sticky.size(), await jobs.dead_letters.size()) == (3, 1)
 
 
+async def test_a_purge_deletes_leased_messages_and_leaves_those_in_flight(
+    browser: httpx.AsyncClient, session: zq.QueueSession
+) -> None:
+    orders = session.queue("orders")
+    await orders.put_many([b"1", b"2", b"3"])
+    form = {"proof": proof_in(await browser.get("/queues/orders")), "action": "purge"}
+    asked = await browser.post("/queues/orders/actions", data=form)
+    assert "leased ones too. Those in flight and the dead letters stay." in asked.text
+    async with session.transaction() as tx:
+        held = await tx.take(orders, timeout=30)
+        assert held is not None
+        assert len(await orders.leases.take(1, lifetime=600, timeout=30)) == 1
+        done = await browser.post("/queues/orders/actions", data={**form, "confirmed": "yes"})
+        assert "All messages of orders that were not in flight were deleted." in done.text
+        assert [message.id for message in await orders.peek()] == [held.id]
+
+
+async def test_a_message_that_another_queue_refuses_stays_and_the_page_states_the_reason(
+    browser: httpx.AsyncClient, session: zq.QueueSession
+) -> None:
+    orders, keyed, sticky = (session.queue(name) for name in ("orders", "keyed", "sticky"))
+    await sticky.configure(zq.QueueConfig(affinity="producer"))
+    await keyed.put(b"1", key="k", unique=True)
+    unique = await orders.put(b"1", key="k", unique=True)
+    grouped = await orders.put(b"1", group="g")
+    proof = proof_in(await browser.get("/queues/orders/messages"))
+    for message, target, reason in ((unique, "keyed", "already has this unique key"), (grouped, "sticky", "is sticky")):
+        form = {"proof": proof, "action": "move-one", "target": target, "confirmed": "yes", "id": message}
+        done = await browser.post("/queues/orders/actions", data=form)
+        assert done.status_code == 409
+        assert reason in done.text
+    assert (await orders.size(), await keyed.size(), await sticky.size()) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "delete-queue"])
+async def test_a_change_of_a_queue_that_another_program_has_just_deleted_is_answered_with_a_page(
+    browser: httpx.AsyncClient, session: zq.QueueSession, action: str
+) -> None:
+    orders = session.queue("orders")
+    await orders.put(b"1")
+    form = {"proof": proof_in(await browser.get("/queues/orders")), "action": action, "confirmed": "yes"}
+    await orders.admin.delete(force=True)
+    done = await browser.post("/queues/orders/actions", data=form)
+    assert done.status_code == 404
+    assert "No such queue" in done.text
+
+
 async def test_redriving_shows_the_number_of_dead_letters_first(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:

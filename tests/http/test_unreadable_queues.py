@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from kazoo.security import make_digest_acl
+from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.bus import Bus
 from aiozkqueue.sampling import Sampler
 from tests.http.conftest import NOBODY
 from tests.integration.queue.conftest import eventually
@@ -183,3 +185,15 @@ async def test_pages_and_requests_name_the_folder_of_the_service_that_another_us
             assert page.status_code == 503
             assert f"keys under {queue_root}/.keys" in page.text
             assert "does not answer in time" not in page.text
+
+
+async def test_buses_are_shown_beside_one_that_cannot_be_read(
+    browser: httpx.AsyncClient, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    for name in ("invoices", "orders"):
+        await Bus(session, name, BaseModel).join("audit")
+    await server_view.set(f"{queue_root}/.buses/orders", b"{not json")
+    page = await browser.get("/buses")
+    assert page.status_code == 200
+    assert "invoices@audit" in page.text
+    assert f"{queue_root}/.buses/orders: " in page.text

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import NotRedrivenError, PartlyDeniedError, QueueFullError, QueueInUseError
+from aiozkqueue.errors import (
+    ConfigConflictError,
+    ConflictError,
+    DuplicateKeyError,
+    ItemNotEmptyError,
+    MessageTooLargeError,
+    NotFoundError,
+    NotRedrivenError,
+    PartlyDeniedError,
+    QueueFullError,
+    QueueInUseError,
+    TransactionTooLargeError,
+)
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.dashboard.readings.letters import Sought
 from aiozkqueue.http.dashboard.web.forms import SELECTED
@@ -23,6 +35,17 @@ if TYPE_CHECKING:
     from aiozkqueue.http.dashboard.web.forms import Form
     from aiozkqueue.http.dashboard.web.visit import Visit
     from aiozkqueue.session.queue import Queue
+
+
+#: Refusals that the visitor can resolve: ZooKeeper has answered, and nothing was changed.
+_REFUSALS: Final = (
+    ConfigConflictError,
+    ConflictError,
+    DuplicateKeyError,
+    ItemNotEmptyError,
+    MessageTooLargeError,
+    TransactionTooLargeError,
+)
 
 
 class Asked(NamedTuple):
@@ -95,6 +118,10 @@ async def _make(action: Action, asked: Asked, form: Form) -> Response:
     name = asked.queue.name
     try:
         done = await action.make(asked)
+    except NotFoundError:  # its text may name queues that the visitor may not see
+        raise PageError(404, "No such queue", f"The queue {name!r} has been deleted in the meantime.") from None
+    except _REFUSALS as error:
+        raise PageError(409, "That did not work", str(error)) from None
     finally:
         await asked.visit.changed(name)
     return asked.visit.finished(action.back or own_path(form.get("back"), f"/queues/{name}"), done)
@@ -148,8 +175,8 @@ async def _resume(asked: Asked) -> str:
 
 async def _purge(asked: Asked) -> str:
     if await asked.visit.purges.purge(asked.queue):
-        return f"The queue {asked.queue.name} was emptied."
-    return f"The queue {asked.queue.name} is being emptied; this continues in the background."
+        return f"All messages of {asked.queue.name} that were not in flight were deleted."
+    return f"The messages of {asked.queue.name} are being deleted; this continues in the background."
 
 
 async def _delete(asked: Asked) -> str:
@@ -231,7 +258,7 @@ ACTIONS: Final = {
     "purge": Action(
         "Purge",
         _messages,
-        "All messages are deleted permanently, including those in flight. Dead letters stay.",
+        "All messages are deleted permanently, leased ones too. Those in flight and the dead letters stay.",
         _purge,
         danger=True,
     ),

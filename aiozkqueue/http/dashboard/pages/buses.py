@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.bus.registered import Buses
+from aiozkqueue.errors import AccessDeniedError, PayloadError
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -22,14 +23,19 @@ class _Group(NamedTuple):
 
 async def show(visit: Visit) -> Response:
     """Show the buses whose queues the visitor may see."""
-    groups = await visit.shared.get(("buses",), lambda: _read(visit.session))
+    groups, unreadable = await visit.shared.get(("buses",), lambda: _read(visit.session))
     figures = {queue.name: queue for queue in await visit.figures()}
     shown = [(group, figures.get(group.queue)) for group in groups if visit.sees(group.queue)]
-    return visit.page("buses.html", section="/buses", groups=shown)
+    refused = [(bus, reason) for bus, reason in unreadable.items() if visit.sees(bus)]
+    return visit.page("buses.html", section="/buses", groups=shown, unreadable=refused)
 
 
-async def _read(session: QueueSession) -> list[_Group]:
-    buses = Buses(session)
-    return [
-        _Group(bus, group, queue) for bus in await buses.list() for group, queue in (await buses.queues(bus)).items()
-    ]
+async def _read(session: QueueSession) -> tuple[list[_Group], dict[str, str]]:
+    """Return the groups of all buses, and why the groups of some cannot be read."""
+    buses, groups, unreadable = Buses(session), list[_Group](), dict[str, str]()
+    for bus in await buses.list():
+        try:
+            groups += [_Group(bus, group, queue) for group, queue in (await buses.queues(bus)).items()]
+        except (AccessDeniedError, PayloadError) as error:
+            unreadable[bus] = str(error)
+    return groups, unreadable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import MissingExtraError
+from aiozkqueue.errors import MissingExtraError, NotFoundError
 from aiozkqueue.http.dashboard.web.forms import SMALL_FORM_LIMIT, read_form
 from aiozkqueue.http.dashboard.web.page import PageError
 from aiozkqueue.schedule import Jobs
@@ -36,12 +36,12 @@ async def change(visit: Visit) -> Response:
         raise PageError(
             403, "Not permitted", f"This key may not change the job {name!r}: it needs manage on its queue."
         )
-    if action == "pause":
-        await jobs.pause(name)
-    elif action == "resume":
-        await jobs.resume(name)
-    else:
+    if action not in {"pause", "resume"}:
         raise PageError(400, "Nothing to do", "The form has no valid action.")
+    try:
+        await (jobs.pause(name) if action == "pause" else jobs.resume(name))
+    except NotFoundError as error:
+        raise PageError(404, "No such job", f"The job {name!r} has been removed in the meantime.") from error
     visit.shared.drop(("jobs",))
     return visit.finished("/jobs", f"The job {name} is {action}d.")
 
