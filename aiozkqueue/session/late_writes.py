@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import NotCommittedError, OutcomeUnknownError
+from aiozkqueue.errors import NotCommittedError, OutcomeUnknownError, QueueFullError
 from aiozkqueue.queue.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -35,4 +35,12 @@ def not_sent(what: str, seconds: float | None) -> NotCommittedError:
     """Return the error for a write that was withdrawn after this time."""
     return NotCommittedError(
         f"{what}: could not be sent within {seconds:g} s; nothing was applied; try again when a server is available"
+    )
+
+
+def no_capacity(what: str, queue: str, seconds: float | None) -> QueueFullError:
+    """Return the error for a write that has waited this long for capacity in a queue."""
+    return QueueFullError(
+        f"{what}: queue {queue!r} had no capacity within {seconds:g} s; nothing was applied; use a longer timeout, or "
+        "take messages first"
     )

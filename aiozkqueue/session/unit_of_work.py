@@ -53,7 +53,7 @@ from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER, Deadline
 from aiozkqueue.runtime.tasks import wait_settled, within
 
-from .late_writes import not_sent
+from .late_writes import no_capacity, not_sent
 from .work_state import WorkState
 
 if TYPE_CHECKING:
@@ -528,11 +528,13 @@ class UnitOfWork:
 
     def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
         """Withdraw a commit that took too long; return the error."""
+        # It was sent before its queue became bounded, and refused: it waits for capacity.
+        full = next((limit.queue for limit in self._needs() if not limit.holds(atomic_write)), None)
         if not self.runtime.committer.withdraw(atomic_write):
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.rollback_nowait()
-        error = not_sent(self.what, timeout)
+        error = not_sent(self.what, timeout) if full is None else no_capacity(self.what, full, timeout)
         self._atomic_write = None  # this work has been settled without it
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error

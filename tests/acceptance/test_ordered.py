@@ -184,6 +184,24 @@ async def test_a_message_that_was_taken_before_the_order_of_its_queue_changed_is
     assert [message.value for message in await queue.peek()] == [b"1"]
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_only_the_message_that_waits_for_its_retry_is_shown_as_delayed(
+    session: zq.QueueSession, group: str | None
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True))
+    ids = [await queue.put(value, group=group) for value in (b"0", b"1", b"2")]
+    async with session.transaction(autocommit=False) as tx:
+        await tx.take(queue, timeout=30)
+        await tx.rollback(delay=3600)
+    shown = [(message.value, message.due is not None) for message in await queue.peek()]
+    assert shown == [(b"0", True), (b"1", False), (b"2", False)]
+    states = [(await queue.state(message_id)).status for message_id in ids]
+    assert states == [zq.Status.DELAYED, zq.Status.WAITING, zq.Status.WAITING]
+    stats = await queue.stats()
+    assert (stats.waiting, stats.retrying) == (2, 1)
+
+
 async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="shards"):
         zq.QueueConfig(ordered=True, shards=2)

@@ -318,3 +318,20 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
     known = ("NotCommittedError", zq.Outcome.ROLLED_BACK, nothing, [b"b"], 0)
     assert {end[0] for end in ends.values()} <= {"NotCommittedError", "OutcomeUnknownError"}
     assert {milliseconds: end for milliseconds, end in ends.items() if end != known and milliseconds > 20} == {}
+
+
+@pytest.mark.parametrize("messages", [1, 2])
+def test_a_commit_without_capacity_in_a_queue_that_became_bounded_meanwhile_says_so(messages: int) -> None:
+    async def main() -> None:
+        cluster = cluster_of(0.001)
+        async with cluster.connect(name="operator") as operator, cluster.connect(name="producer") as producer:
+            await producer.queue("small").put_many([b"1", b"2"])
+            await operator.queue("small").configure(zq.QueueConfig(max_size=2))
+            with pytest.raises(zq.QueueFullError, match="'small' had no capacity within 5 s"):
+                async with producer.transaction(commit_timeout=5) as tx:  # it has not read the new size
+                    for _ in range(messages):
+                        tx.put("small", b"3")
+            assert tx.outcome is zq.Outcome.ROLLED_BACK
+            assert bodies(cluster, "small") == [b"1", b"2"]
+
+    run_virtual(main)
