@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
 from tests.faults.account import ATTEMPT, BACKOFF, PUT, REJECT, SETTLE, multi_of
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
@@ -168,6 +169,7 @@ async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_sl
         await putting
         await account.view.delete_at_once(f"{account.root}/.clients")
         await jobs.put(b"third")
+        assert core_of(session).zookeeper.generation == 1
     assert await account.bodies("jobs") == [b"first", b"second", b"third"]
 
 
