@@ -35,7 +35,9 @@ def replaced_driver_not_fenced(patch: pytest.MonkeyPatch) -> None:
 def batch_without_locks(patch: pytest.MonkeyPatch) -> None:
     change = Ledger._change
 
-    async def without_locks(self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
+    async def without_locks(
+        self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
         kept = [
             operation for operation in operations if not (isinstance(operation, Create) and "/locks/" in operation.path)
         ]
@@ -120,7 +122,9 @@ def bundle_locked_without_its_record(patch: pytest.MonkeyPatch) -> None:
 def messages_of_a_held_bundle_left_unlocked(patch: pytest.MonkeyPatch) -> None:
     change = Ledger._change
 
-    async def unlocked(self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
+    async def unlocked(
+        self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
         if isinstance(operations[0] if operations else None, SetData):  # a page whose bundle becomes single items
             operations = [
                 operation
