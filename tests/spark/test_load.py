@@ -62,6 +62,12 @@ def test_columns_next_to_the_payload_set_its_put_options(
     assert found[b"plain"].due is None
 
 
+def test_a_column_may_have_any_name(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "body,row`s.id", "a,1", "b,2")
+    assert load(spark, [file], {**options, "idColumn": "row`s.id"}) == 2
+    assert sorted(drained(options)) == [b"a", b"b"]
+
+
 def test_rows_without_a_payload_are_json_objects(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "id,zip", "1,01234")
     load(spark, [file], options)

@@ -191,7 +191,8 @@ def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
 
 
 def _typed(name: str, kind: DataType) -> Column:
-    column = functions.col(f"`{name}`")
+    quoted = name.replace("`", "``")
+    column = functions.col(f"`{quoted}`")
     target = _OPTIONS.get(name, kind)
     if kind == target:
         return column
