@@ -286,13 +286,16 @@ class ZooKeeperClient:
             callback = _without_chroot(callback, chroot)
             created = created and _names_without_chroot(created, chroot)
         registration = Registration(full_path, callback, recursive=recursive, created=created)
-        watch = PersistentWatch(self._session, registration)
+        watch = self._watch_of(registration)
         try:
             await watch.arm()
         except BaseException:
             watch.cancel()
             raise
         return watch
+
+    def _watch_of(self, registration: Registration) -> PersistentWatch:
+        return PersistentWatch(self._session, registration)
 
     def on_state(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
         """Call back with each new state and the generation; return a function that removes the callback."""
@@ -340,7 +343,8 @@ class PersistentWatch:
     async def arm(self) -> None:
         """Send it to the server; afterwards the session arms it again on each new connection."""
         path = self._registration.path
-        await self._session.call(records.add_watch(path, recursive=self._session.watches.mode(path) is Mode.RECURSIVE))
+        recursive = self._session.watches.mode(path) is Mode.RECURSIVE
+        await self._session.call(self._add_request(path, recursive=recursive))
 
     def cancel(self) -> None:
         """Stop the callbacks at once and remove the watch from the server in the background. Idempotent."""
@@ -351,6 +355,12 @@ class PersistentWatch:
         if mode is before:
             return
         # Nothing waits for the answers: a watch that remains at the server only causes events that are ignored.
-        self._session.submit(records.remove_watches(path))
+        self._session.submit(self._remove_request(path))
         if mode is Mode.PERSISTENT:
-            self._session.submit(records.add_watch(path, recursive=False))
+            self._session.submit(self._add_request(path, recursive=False))
+
+    def _add_request(self, path: str, *, recursive: bool) -> wire.Request[None]:
+        return records.add_watch(path, recursive=recursive)
+
+    def _remove_request(self, path: str) -> wire.Request[None]:
+        return records.remove_watches(path)

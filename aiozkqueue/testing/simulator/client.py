@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.client import PersistentWatch, ZooKeeperClient
 from aiozkqueue.zookeeper.errors import MultiError, NodeExistsError, NoNodeError
-from aiozkqueue.zookeeper.interface import C, Create, Node, Operation, Result, Silence, Stat, Versioned, WatchEvent
+from aiozkqueue.zookeeper.interface import C, Create, Node, Operation, Result, Silence, Stat, Versioned
 from aiozkqueue.zookeeper.listings import Collected
-from aiozkqueue.zookeeper.watches import Mode, Registration
 
 from .requests import Kind, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from aiozkqueue.zookeeper.watches import Registration
 
     from .connection import SimulatedSession
 
@@ -99,27 +100,13 @@ class SimulatedClient(ZooKeeperClient):
         """Let the server catch up with the committed transactions."""
         await self._call(Kind.SYNC, _check(path), None)
 
-    async def watch(
-        self,
-        path: str,
-        callback: Callable[[WatchEvent], None],
-        *,
-        recursive: bool = False,
-        created: Callable[[str, list[str]], None] | None = None,
-    ) -> SimulatedWatch:
-        """Arm a persistent watch; armed on return."""
-        watch = SimulatedWatch(self, Registration(_check(path), callback, recursive=recursive, created=created))
-        try:
-            await watch.arm()
-        except BaseException:
-            watch.cancel()
-            raise
-        return watch
-
     @property
     def session(self) -> SimulatedSession:
         """The client's session."""
         return self._session
+
+    def _watch_of(self, registration: Registration) -> SimulatedWatch:
+        return SimulatedWatch(self._session, registration)
 
     async def _create(self, full_path: str) -> None:
         if await self.exists(full_path) is None:
@@ -138,29 +125,13 @@ class SimulatedClient(ZooKeeperClient):
 
 
 class SimulatedWatch(PersistentWatch):
-    """A watch of `SimulatedClient.watch`."""
+    """A watch of a simulated client."""
 
-    def __init__(self, client: SimulatedClient, registration: Registration) -> None:
-        super().__init__(client.session, registration)
-        self._client = client
+    def _add_request(self, path: str, *, recursive: bool) -> wire.Request[None]:
+        return cast("wire.Request[None]", Request(Kind.ADD_WATCH, (path, recursive)))
 
-    async def arm(self) -> None:
-        """Arm it on the server."""
-        path = self._registration.path
-        recursive = self._client.session.watches.mode(path) is Mode.RECURSIVE
-        await self._client._call(Kind.ADD_WATCH, (path, recursive), None)  # noqa: SLF001 - two halves of one module
-
-    def cancel(self) -> None:
-        """Stop the callbacks at once and remove the watch from the server in the background. Idempotent."""
-        watches, path = self._client.session.watches, self._registration.path
-        before = watches.mode(path)
-        watches.remove(self._registration)
-        mode = watches.mode(path)
-        if mode is before:
-            return
-        self._client._submit(Request(Kind.REMOVE_WATCH, path), None)  # noqa: SLF001 - as above
-        if mode is Mode.PERSISTENT:
-            self._client._submit(Request(Kind.ADD_WATCH, (path, False)), None)  # noqa: SLF001 - as above
+    def _remove_request(self, path: str) -> wire.Request[None]:
+        return cast("wire.Request[None]", Request(Kind.REMOVE_WATCH, path))
 
 
 def _check(path: str) -> str:
