@@ -159,7 +159,7 @@ class Servers:
     auth_file: str | None = None
 
     def of(self, queue: str) -> Options:
-        """The options of one queue."""
+        """Return the options of one queue."""
         return Options(**asdict(self), queue=queue)
 
 

@@ -27,11 +27,11 @@ class Metrics(Protocol):
 
     @property
     def content_type(self) -> str:
-        """Return the content type of the text."""
+        """The content type of the text."""
         ...
 
     async def text(self) -> bytes:
-        """Everything."""
+        """Return all metrics as text."""
         ...
 
 

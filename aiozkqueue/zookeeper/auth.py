@@ -45,12 +45,12 @@ class Auth:
 
     @classmethod
     def digest(cls, user: str, password: str) -> Auth:
-        """ZooKeeper's ``digest`` scheme: user and password are sent in clear text, so use it with TLS."""
+        """Return credentials of ZooKeeper's ``digest`` scheme, which are sent in clear text: use them with TLS."""
         return cls("digest", user, password)
 
     @classmethod
     def sasl(cls, user: str, password: str) -> Auth:
-        """SASL with DIGEST-MD5, for the users in the server's JAAS file; the password is never sent."""
+        """Return credentials for SASL with DIGEST-MD5, of a user in the JAAS file; the password is never sent."""
         return cls("sasl", user, password)
 
     @classmethod
@@ -111,22 +111,22 @@ class Acl:
 
     @classmethod
     def all(cls, scheme: str, id: str) -> Acl:
-        """All permissions for this id of this scheme: ``Acl.all("world", "anyone")``."""
+        """Return an entry with all permissions for this id of this scheme: ``Acl.all("world", "anyone")``."""
         return cls(scheme, id)
 
     @classmethod
     def read(cls, scheme: str, id: str) -> Acl:
-        """Permission to read only."""
+        """Return an entry with the permission to read only."""
         return cls(scheme, id, Permission.READ)
 
     @classmethod
     def creator(cls) -> Acl:
-        """All permissions for the identities that the creating client has authenticated."""
+        """Return an entry with all permissions for the identities that the creating client has authenticated."""
         return cls("auth", "")
 
     @classmethod
     def digest(cls, user: str, password: str, permissions: Permission = Permission.ALL) -> Acl:
-        """Permissions for another user of the ``digest`` scheme; the znode stores a hash of the password."""
+        """Return an entry for another user of the ``digest`` scheme; the znode stores a hash of the password."""
         _check_text("Acl", "user", user)
         _check_text("Acl", "password", password)
         # The scheme's own hash, defined by the server.

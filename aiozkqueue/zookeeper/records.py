@@ -70,17 +70,17 @@ def auth(scheme: str, credential: bytes) -> bytes:
 
 
 def sasl(token: bytes) -> Request[bytes]:
-    """One step of a SASL exchange; the reply is the server's next token."""
+    """Request a step of a SASL exchange; the reply is the server's next token."""
     return Request(bytes(_Sasl(token=token).serialize()), decode_token)
 
 
 def sync(full_path: str) -> Request[None]:
-    """Bring the server up to the leader."""
+    """Request that the server catches up with the leader."""
     return Request(bytes(protocol.SyncRequest(path=full_path).serialize()), decode_nothing, full_path)
 
 
 def get_acl(full_path: str) -> Request[list[Acl]]:
-    """Return the ACL of a znode; for a client that may not change it, credentials are masked."""
+    """Request the ACL of a znode; for a client that may not change it, credentials are masked."""
     return Request(bytes(protocol.GetACLRequest(path=full_path).serialize()), _decode_acl, full_path)
 
 
@@ -96,18 +96,18 @@ def _decode_acl(reply: bytes, offset: int) -> list[Acl]:
 
 
 def add_watch(full_path: str, *, recursive: bool) -> Request[None]:
-    """Arm a persistent watch."""
+    """Request a persistent watch."""
     return Request(bytes(_AddWatch(path=full_path, mode=int(recursive)).serialize()), decode_nothing, full_path)
 
 
 def remove_watches(full_path: str) -> Request[None]:
-    """Remove all watches of this session from a path."""
+    """Request that all watches of this session are removed from a path."""
     record = protocol.RemoveWatchesRequest(path=full_path, type=_ANY_WATCH)
     return Request(bytes(record.serialize()), decode_nothing, full_path)
 
 
 def set_watches(last_zxid: int, watches: WatchSet) -> Request[None]:
-    """Arm persistent watches again. Only watches of other kinds, which this client does not use, need ``last_zxid``."""
+    """Request persistent watches again. Only watches of other kinds, which this client lacks, need ``last_zxid``."""
     record = _SetWatches2(
         relative_zxid=last_zxid,
         data_watches=[],

@@ -215,17 +215,17 @@ def multi_size(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> i
 
 
 def get_data(path: str, *, chroot: str) -> Request[Node]:
-    """Data and stat of one znode."""
+    """Request the data and the stat of a znode."""
     return Request(_read_body(GET_DATA, path, chroot), _whole(_node), path)
 
 
 def exists(path: str, *, chroot: str) -> Request[Stat]:
-    """A znode's stat."""
+    """Request the stat of a znode."""
     return Request(_read_body(EXISTS, path, chroot), _whole(_stat), path)
 
 
 def get_children(path: str, *, chroot: str) -> Request[list[str]]:
-    """The names below a znode."""
+    """Request the names of a znode's children."""
 
     def pieces(size: int) -> Listing[list[str]]:
         names: list[str] = []
@@ -235,7 +235,7 @@ def get_children(path: str, *, chroot: str) -> Request[list[str]]:
 
 
 def collect_children(path: str, collector: Callable[[], C], *, chroot: str) -> Request[Collected[C]]:
-    """The same, passed to a collector, which is made when the first results arrive."""
+    """Request the names of a znode's children for a collector, which is made when the first of them arrive."""
 
     def pieces(size: int) -> Listing[Collected[C]]:
         collected = Collected(collector)
@@ -254,12 +254,12 @@ def _in_pieces(body: bytes, path: str, pieces: Callable[[int], Pieces[T]]) -> Re
 
 
 def multi_read(paths: Sequence[str], *, chroot: str) -> Request[list[Node | None]]:
-    """The data and stats of several znodes; None for a znode that does not exist."""
+    """Request the data and the stats of several znodes; None stands for a znode that does not exist."""
     return _multi_read(paths, chroot, _STAT, _node_of)
 
 
 def multi_read_versioned(paths: Sequence[str], *, chroot: str) -> Request[list[Versioned | None]]:
-    """The data of several znodes and the stat fields that a claim needs; None for a znode that does not exist."""
+    """Request the data of several znodes, and the fields of their stats that a claim needs; None as in `multi_read`."""
     return _multi_read(paths, chroot, _CTIME_AND_VERSION, _make_versioned)
 
 
@@ -291,7 +291,7 @@ CLOSE: Request[None] = Request(_pack_int(CLOSE_SESSION), decode_nothing)
 
 
 def full_path(path: str, chroot: str) -> str:
-    """The path as the server knows it."""
+    """Return the path as the server knows it. Raises: ValueError: it does not start with a slash."""
     if not path.startswith("/"):
         raise ValueError(f"a znode's path starts with '/': {path!r} does not")
     return (chroot if path == "/" else chroot + path) or "/"

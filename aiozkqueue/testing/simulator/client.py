@@ -50,22 +50,22 @@ class SimulatedClient(ZooKeeperClient):
         return {}
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
-        """Data and stat. Raises: NoNodeError."""
+        """Return data and stat. Raises: NoNodeError."""
         node: Node = await self._call(Kind.READ, _check(path), generation)
         return node
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
-        """Several znodes in one request."""
+        """Read several znodes in one request."""
         nodes: list[Node | None] = await self._call(Kind.READ_MANY, tuple(_check(path) for path in paths), generation)
         return nodes
 
     async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
-        """Several znodes in one request, with a part of their stats."""
+        """Read several znodes in one request, with a part of their stats."""
         nodes = await self.read_many(paths, generation=generation)
         return [None if node is None else Versioned(node.data, node.stat.ctime, node.stat.version) for node in nodes]
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
-        """The names of the children. Raises: NoNodeError."""
+        """Return the names of the children. Raises: NoNodeError."""
         names: list[str] = await self._call(Kind.CHILDREN, _check(path), generation)
         return names
 
@@ -89,7 +89,7 @@ class SimulatedClient(ZooKeeperClient):
                 return collected.result()
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
-        """The stat; None if the znode does not exist."""
+        """Return the stat; None if the znode does not exist."""
         try:
             stat: Stat = await self._call(Kind.EXISTS, _check(path), generation)
         except NoNodeError:

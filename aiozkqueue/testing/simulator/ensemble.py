@@ -85,7 +85,7 @@ class Ensemble:
         return self.size == 1
 
     def now(self) -> int:
-        """The leader's clock, ms since 1970."""
+        """Return the leader's time, ms since 1970."""
         return int((EPOCH + self.offset + self.loop.time()) * 1000)
 
     # Sessions
@@ -289,7 +289,7 @@ class Ensemble:
                 self._revive(transaction.session)
 
     def _revive(self, ended: ServerSession) -> None:
-        """A session whose end was lost: the next leader has no record of it."""
+        """Restore a session whose end was lost: the next leader has no record of the end."""
         session = ServerSession(ended.id, ended.password, ended.timeout, ended.process, received_at=self.loop.time())
         self.sessions[session.id] = session
         self.loop.call_later(session.timeout, self._expire_if_silent, session, context=self.context)

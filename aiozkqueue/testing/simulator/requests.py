@@ -93,7 +93,7 @@ class Delays:
 
 
 def no_delays() -> Delays:
-    """Everything happens at once."""
+    """Return the delays of an ensemble in which everything happens at once."""
     return Delays(_at_once, _at_once, _at_once, _at_once)
 
 

@@ -57,7 +57,7 @@ class Znode:
         self.children: dict[str, None] = {}
 
     def stat(self) -> Stat:
-        """The stat that clients receive. The version of the children counts creates and deletes."""
+        """Return the stat that clients receive. The version of the children counts creates and deletes."""
         count = len(self.children)
         return Stat(
             self.czxid,
@@ -218,7 +218,7 @@ class Tree:
                 del self.ephemerals[owner]
 
     def _before(self, change: Change) -> tuple[str, Znode | None, tuple[int, int] | None]:
-        """The values that `_undo` needs to revert a change."""
+        """Return the values that `_undo` needs to revert a change."""
         node = self.nodes.get(change.path)
         if change.kind is EventKind.CHANGED:
             assert node is not None  # noqa: S101 - checked
@@ -250,21 +250,21 @@ class Tree:
     # Reading
 
     def read(self, path: str) -> Node:
-        """Data and stat. Raises: NoNodeError."""
+        """Return data and stat. Raises: NoNodeError."""
         node = self._get(path)
         return Node(node.data, node.stat())
 
     def read_many(self, paths: tuple[str, ...]) -> list[Node | None]:
-        """Several znodes; None for one that does not exist."""
+        """Return several znodes; None for each that does not exist."""
         found = [self.nodes.get(path) for path in paths]
         return [None if node is None else Node(node.data, node.stat()) for node in found]
 
     def children(self, path: str) -> list[str]:
-        """The names of the children. Raises: NoNodeError."""
+        """Return the names of the children. Raises: NoNodeError."""
         return list(self._get(path).children)
 
     def exists(self, path: str) -> Stat:
-        """The stat. Raises: NoNodeError."""
+        """Return the stat. Raises: NoNodeError."""
         return self._get(path).stat()
 
     def _get(self, path: str) -> Znode:
