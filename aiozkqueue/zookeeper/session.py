@@ -349,14 +349,11 @@ class Session:
         servers.sort(key=lambda server: str(server) == avoid)
         for server in servers:
             try:
-                with anyio.fail_after(self._attempt_timeout(len(servers))):
-                    found = await self._lookups.addresses(server)
+                addresses = await self._addresses_of(server, self._attempt_timeout(len(servers)))
             except OSError as error:
-                self._failed(server, TimeoutError(NO_ANSWER) if isinstance(error, TimeoutError) else error)
+                self._failed(server, error)
                 unreached = True
                 continue
-            addresses = self._random.sample(found, len(found))
-            addresses.sort(key=lambda address: address == self._lookups.used)
             for address in addresses:
                 if self.limit.doubtful:
                     await self.limit.learn(address, server, self._tls)
@@ -376,6 +373,19 @@ class Session:
         if refusal is not None and self._must_fail(unreached=unreached):
             raise refusal
         return None
+
+    async def _addresses_of(self, server: Server, within: float) -> list[str]:
+        """Return the addresses of a server in random order, the one of the last connection last.
+
+        Raises:
+            OSError: there are none, or their lookup takes more than this many seconds.
+        """
+        try:
+            with anyio.fail_after(within):
+                found = await self._lookups.addresses(server)
+        except TimeoutError:
+            raise TimeoutError(NO_ANSWER) from None
+        return sorted(self._random.sample(found, len(found)), key=lambda address: address == self._lookups.used)
 
     def _must_fail(self, *, unreached: bool) -> bool:
         """Whether credentials that no server has accepted in this round end the client.
