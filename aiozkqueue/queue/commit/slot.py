@@ -65,7 +65,7 @@ class Sent(NamedTuple):
 
     fate: MultiFate
     results: list[Result] | None = None
-    why: str = "its commit slot has been collected"
+    why: str = "its commit slot has been removed, by clean-up after a day without commits or by the restore of a backup"
     """Why its fate is unknown."""
 
 
@@ -103,7 +103,7 @@ class Slot:
         self._clock = clock
         self.path: str = paths.slot(number)
         self._version: int | None = None  # of the znode, as last reported; None: it must be created or read first
-        self._newest = (0, 0)  # the last generation that has seen the slot, and the version then
+        self._newest = (0, 0, 0)  # the last generation that has seen the slot, its czxid and its version then
         self._stamps = count(1)
         self._in_doubt = False  # whether a copy of the current multi was lost, and its fate is not known
 
@@ -231,25 +231,25 @@ class Slot:
     async def _adopt(self, stat: Stat, generation: int) -> None:
         """Adopt the version that was read.
 
-        No server shows a session an older version than before, unless a backup has been restored. The session's locks
-        are then those of the backup, which it does not know, so it ends.
+        No server shows a session an older version of a znode than before, unless a backup has been restored. The locks
+        of the session are then those of the backup, which it does not know, so it ends.
         """
         self._version = stat.version
-        if self._newest[0] == generation and stat.version < self._newest[1]:
+        if self._newest[:2] == (generation, stat.czxid) and stat.version < self._newest[2]:
             log.error(
                 "%s: the servers have older data than this session has seen, as after the restore of a backup: the "
                 "session ends, and a new one begins; earlier messages may be redelivered",
                 self.path,
             )
             await self._zookeeper.end_session(generation)
-        self._newest = (generation, stat.version)
+        self._newest = (generation, stat.czxid, stat.version)
 
     def _note_version(self, result: Result, generation: int, sent: float | None = None) -> None:
         if not isinstance(result, Stat):  # not a valid answer to a write: read the version before the next multi
             self._version = None
             return
         self._version = result.version  # as reported, not counted: the server's number wraps after 2^31 writes
-        self._newest = (generation, result.version)
+        self._newest = (generation, result.czxid, result.version)
         self._clock.observe(result.mtime, sent)
 
     async def _reconnected(self, generation: int) -> bool:
