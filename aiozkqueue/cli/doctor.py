@@ -19,7 +19,8 @@ from aiozkqueue.schedule.overdue import overdue_jobs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.admin import Diagnosis, QueueFacts, ServerFacts
+    from aiozkqueue.admin import Diagnosis, QueueFacts
+    from aiozkqueue.operations.doctor.facts import ServerFacts
 
 
 @connected

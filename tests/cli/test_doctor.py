@@ -298,7 +298,7 @@ async def test_each_server_is_examined_if_none_accepts_a_session(cli: Cli) -> No
     ):
         ports = [*(server.sockets[0].getsockname()[1] for server in (frozen, alone)), *free_ports(1)]
         addresses = [f"127.0.0.1:{port}" for port in ports]
-        variables = {"AIOZKQUEUE_HOSTS": ",".join(addresses), "AIOZKQUEUE_CONNECT_TIMEOUT": "1"}
+        variables: dict[str, Any] = {"AIOZKQUEUE_HOSTS": ",".join(addresses), "AIOZKQUEUE_CONNECT_TIMEOUT": "1"}
         as_json = await asyncio.to_thread(lambda: cli("doctor", "--json", **variables))
         as_table = await asyncio.to_thread(lambda: cli("doctor", COLUMNS="400", **variables))
         ends.set()
