@@ -6,20 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.admin import Severity
+from aiozkqueue.admin import Finding, Severity
 from aiozkqueue.cli import bars, output
 from aiozkqueue.cli.arguments import AsJson, LookBudget, SomeQueues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.operations.budget import BUDGET
-from aiozkqueue.operations.doctor.diagnosis import by_severity, of_servers
+from aiozkqueue.operations.doctor.diagnosis import by_severity, of_moves, of_servers
 from aiozkqueue.operations.doctor.probe import examine_servers
 from aiozkqueue.schedule.overdue import overdue_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.admin import Diagnosis, Finding, QueueFacts, ServerFacts
+    from aiozkqueue.admin import Diagnosis, QueueFacts
+    from aiozkqueue.operations.doctor.facts import ServerFacts
 
 
 @connected
@@ -45,10 +46,8 @@ async def doctor(
             with bars.waiting("examining the servers and the queues"):
                 diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
             if not queues:
-                found = by_severity(
-                    [*diagnosis.findings, *await overdue_jobs(session, diagnosis.ensemble.clock_offset or 0)]
-                )
-                diagnosis = replace(diagnosis, findings=found)
+                further = await _of_jobs_and_moves(session, diagnosis.ensemble.clock_offset or 0)
+                diagnosis = replace(diagnosis, findings=by_severity([*diagnosis.findings, *further]))
     except zq.ConnectionLostError:
         servers = await examine_servers(connection.servers, connection.tls_context())
         findings = by_severity(of_servers(servers))
@@ -57,6 +56,23 @@ async def doctor(
         raise
     (_print_json if as_json else _print_tables)(diagnosis)
     return Exit.NOTHING if diagnosis.count(Severity.ERROR) else Exit.OK
+
+
+async def _of_jobs_and_moves(session: zq.QueueSession, clock_offset: float) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found += await overdue_jobs(session, clock_offset)
+    except zq.AccessDeniedError as error:
+        found.append(_unread("jobs", error))
+    try:
+        found += of_moves(await session.admin.moves.all())
+    except zq.AccessDeniedError as error:
+        found.append(_unread("moves", error))
+    return found
+
+
+def _unread(what: str, error: zq.AccessDeniedError) -> Finding:
+    return Finding(Severity.WARNING, what, str(error), "examine them with the credentials of a user who may read them")
 
 
 def _print_json(diagnosis: Diagnosis) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.ports import free_ports
 from aiozkqueue.zookeeper import Silence, handshake
 from aiozkqueue.zookeeper.hosts import Server
@@ -219,6 +220,25 @@ async def test_a_queue_of_another_user_does_not_hide_the_others(
     await server_view.delete(f"{queue_root}/private")
 
 
+async def test_jobs_and_moves_of_another_user_do_not_hide_the_findings(
+    cli: Cli, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    assert (await asyncio.to_thread(cli, "put", "open", "1")).status == 0
+    carol = zq.Auth.digest("carol", "s3cret-of-carol")
+    async with zq.connect(zookeeper, root=queue_root, auth=[carol]) as session:
+        zookeeper_client = core_of(session).zookeeper
+        for folder in (".schedule", ".moves"):
+            await zookeeper_client.ensure(f"{queue_root}/{folder}")
+    done = await asyncio.to_thread(cli, "doctor", "--json")
+    assert done.status == 0, done.stderr
+    warnings = found(done, "warning")
+    assert "open: 1 message and no consumer" in warnings
+    assert {"jobs", "moves"} <= {text.partition(":")[0] for text in warnings}
+    await server_view.authenticate("carol", "s3cret-of-carol")
+    for folder in (".schedule", ".moves"):
+        await server_view.delete(f"{queue_root}/{folder}")
+
+
 def test_an_unreachable_server_is_a_warning_while_another_serves(cli: Cli) -> None:
     hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},127.0.0.1:1"
     done = cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts)
@@ -278,7 +298,7 @@ async def test_each_server_is_examined_if_none_accepts_a_session(cli: Cli) -> No
     ):
         ports = [*(server.sockets[0].getsockname()[1] for server in (frozen, alone)), *free_ports(1)]
         addresses = [f"127.0.0.1:{port}" for port in ports]
-        variables = {"AIOZKQUEUE_HOSTS": ",".join(addresses), "AIOZKQUEUE_CONNECT_TIMEOUT": "1"}
+        variables: dict[str, Any] = {"AIOZKQUEUE_HOSTS": ",".join(addresses), "AIOZKQUEUE_CONNECT_TIMEOUT": "1"}
         as_json = await asyncio.to_thread(lambda: cli("doctor", "--json", **variables))
         as_table = await asyncio.to_thread(lambda: cli("doctor", COLUMNS="400", **variables))
         ends.set()

@@ -54,6 +54,9 @@ def test_a_move_that_no_session_works_on_is_named_with_the_command_that_continue
     reference = asyncio.run(begin())
     assert f"no session works on move {reference}; aiozkqueue moves --resume" in cli("moves").stderr
     assert [move["unattended"] for move in cli("moves", "--json").records] == [True]
+    findings = {record.get("subject"): record for record in cli("doctor", "--json").records}
+    assert findings[f"move {reference}"]["severity"] == "warning"
+    assert "from old to new has not ended" in findings[f"move {reference}"]["text"]
     cli("configure", "new", "--max-size", "10")
     resumed = cli("moves", "--resume")
     assert (resumed.status, resumed.stderr) == (0, "")

@@ -88,7 +88,7 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
             async with blackout(session):
                 await account.view.delete_at_once(f"{account.root}/.clients")
             async with asyncio.timeout(60):
-                with pytest.raises(zq.OutcomeUnknownError):
+                with pytest.raises(zq.OutcomeUnknownError, match="removed, by clean-up after a day without commits"):
                     await committing
         assert tx.outcome is zq.Outcome.UNKNOWN
     assert await account.bodies("jobs") == [b"from a"]
@@ -169,8 +169,9 @@ async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_sl
         await putting
         await account.view.delete_at_once(f"{account.root}/.clients")
         await jobs.put(b"third")
-        assert core_of(session).zookeeper.generation == 1
-    assert await account.bodies("jobs") == [b"first", b"second", b"third"]
+        await jobs.put(b"fourth")
+        assert core_of(session).zookeeper.generation == 1, "a new slot is not taken for an older one"
+    assert await account.bodies("jobs") == [b"first", b"second", b"third", b"fourth"]
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])

@@ -20,6 +20,8 @@ from aiozkqueue.zookeeper.wire import MAX_REQUEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from aiozkqueue.operations.moves import MoveStatus
+
     from .facts import EnsembleFacts, FolderFacts, QueueFacts, ServerFacts
 
 #: The share of the request limit above which a listing causes a warning. Java clients cannot read one above the limit.
@@ -129,6 +131,18 @@ def of_servers(servers: Sequence[ServerFacts]) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING, "servers", f"have different versions: {', '.join(sorted(versions))}", "finish the upgrade"
         )
+
+
+def of_moves(moves: Iterable[MoveStatus]) -> Iterator[Finding]:
+    """Report the moves that no session works on."""
+    for move in moves:
+        if move.unattended:
+            yield Finding(
+                Severity.WARNING,
+                f"move {move.reference}",
+                f"from {move.source} to {move.target} has not ended, and no session works on it",
+                "run `aiozkqueue moves --resume`; a running `aiozkqueue serve` continues it too",
+            )
 
 
 def _of_answer(server: ServerFacts) -> Iterator[Finding]:
