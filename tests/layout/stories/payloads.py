@@ -102,6 +102,29 @@ class Keyed:
         assert await collapsing.size() == 0
 
 
+class PutBefore:
+    """A dead letter that was put back behind a newer message of its key, which counts as older."""
+
+    queues: tuple[str, ...] = ("put-before",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("put-before")
+        await queue.configure(zq.QueueConfig(collapse=True))
+        await queue.put(b"older", key="k")
+        async with old.session.transaction() as tx:
+            message = await tx.take(queue, timeout=WITHIN)
+            assert message is not None
+            tx.reject(message, "not now")
+        await queue.put(b"newer", key="k")
+        assert await queue.dead_letters.redrive() == 1
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("put-before")
+        assert [message.body for message in await queue.peek()] == [b"newer", b"older"]
+        assert [message.body for message in await take(now.session, queue)] == [b"newer"]
+        assert await queue.size() == 0
+
+
 class Tagged:
     """Tags, and consumers with filters."""
 
