@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .deliveries import Attempts, Bundled, DeadLetters, Grouped, Held, Leased, PastEnds
 from .ended import CancelledInHand, Deleted
-from .payloads import Keyed, Payloads, PutBefore, Scheduled, Spread, Tagged
+from .payloads import Keyed, Payloads, PutBefore, Scheduled, Spread, Sticky, Tagged, UrgentLater
 from .services import (
     Called,
     Charted,
@@ -38,6 +38,8 @@ STORIES: list[Story] = [
     Grouped(),
     Keyed(),
     PutBefore(),
+    Sticky(),
+    UrgentLater(),
     Tagged(),
     Leased(),
     Spread(),

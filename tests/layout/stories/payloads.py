@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -123,6 +123,43 @@ class PutBefore:
         assert [message.body for message in await queue.peek()] == [b"newer", b"older"]
         assert [message.body for message in await take(now.session, queue)] == [b"newer"]
         assert await queue.size() == 0
+
+
+class Sticky:
+    """A message that only the node that put it may take."""
+
+    queues: tuple[str, ...] = ("sticky",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("sticky")
+        await queue.configure(zq.QueueConfig(affinity="producer"))
+        await queue.put(b"1")
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("sticky")
+        assert (await queue.stats()).bound == 1
+        async with now.session.transaction() as tx:
+            assert await tx.take(queue) is None
+        now.clock.advance(timedelta(days=30))
+        assert await queue.admin.reap() == 1
+        assert [message.body for message in await take(now.session, queue)] == [b"1"]
+
+
+class UrgentLater:
+    """Delayed messages with priorities."""
+
+    queues: tuple[str, ...] = ("urgent-later",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("urgent-later")
+        for body, priority in ((b"less", 5), (b"urgent", -5)):
+            await queue.put(body, at=FAR, priority=priority)
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("urgent-later")
+        assert {message.body: message.priority for message in await queue.peek()} == {b"less": 5, b"urgent": -5}
+        now.clock.advance(FAR - datetime.now(UTC))
+        assert [message.body for message in await take(now.session, queue, 2)] == [b"urgent", b"less"]
 
 
 class Tagged:
