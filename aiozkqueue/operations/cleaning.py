@@ -58,7 +58,7 @@ from .stats import configuration, lanes, lanes_of
 from .ttl import sweep_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -136,25 +136,41 @@ async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
 
     Anything that ended or was written less than ``late`` seconds ago is left to its owner, to spare it the conflict.
 
-    Raises: AccessDeniedError, PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
+    Raises:
+        AccessDeniedError: this user may not read a znode; the parts of the clean-up that do not need it were done.
+        PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
     """
     config = await configuration(handle)
     if config is None or not await handle.state.exists():
         return Cleaned(queue=handle.name)
     cleaning = _Cleaning(handle, late)
+    denied: list[AccessDeniedError] = []
+
+    async def allowed(part: Awaitable[int]) -> int:
+        """Return the result of a part; 0 if this user may not read a znode that it needs."""
+        try:
+            with translate_denials(handle.name):
+                return await part
+        except AccessDeniedError as error:
+            denied.append(error)
+            return 0
+
     with translate_denials(handle.name):
         await cleaning.check_clock()
-        return Cleaned(
-            queue=handle.name,
-            claims=await cleaning.ended_locks(),
-            attempts=await cleaning.attempts(),
-            expired=await sweep_expired(handle, limit=max(0, cleaning.left)),
-            records=await cleaning.history(config.history or History()),
-            hours=await cleaning.hours(),
-            tags=await cleaning.tags(),
-            staged=await cleaning.writers(),
-            more=cleaning.left <= 0,
-        )
+    cleaned = Cleaned(
+        queue=handle.name,
+        claims=await allowed(cleaning.ended_locks()),
+        attempts=await allowed(cleaning.attempts()),
+        expired=await allowed(sweep_expired(handle, limit=max(0, cleaning.left))),
+        records=await allowed(cleaning.history(config.history or History())),
+        hours=await allowed(cleaning.hours()),
+        tags=await allowed(cleaning.tags()),
+        staged=await allowed(cleaning.writers()),
+        more=cleaning.left <= 0,
+    )
+    if denied:
+        raise denied[0]
+    return cleaned
 
 
 async def clean_root(runtime: Runtime, moment: int) -> Cleaned:

@@ -40,11 +40,12 @@ async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
     folders = await lanes(handle)
     config = await configuration(handle) or StoredConfig()
 
-    async def read(placed: Sequence[Placed]) -> list[Content | AccessDeniedError | None]:
+    async def read(placed: Sequence[Placed]) -> list[list[Content] | AccessDeniedError | None]:
         return await _read(handle, placed, config)
 
-    contents, unreadable = await first_readable(handle, folders, limit, read)
+    items, unreadable = await first_readable(handle, folders, limit, read)
     log_unreadable(handle.state, unreadable)
+    contents = [message for item in items for message in item][:limit]
     if config.bundled:
         bundled = [bundled_content(handle, found) for found in await first_bundled(handle, folders, limit)]
         if bundled:
@@ -84,37 +85,48 @@ def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
 
 async def _read(
     handle: QueueHandle[Runtime], placed: Sequence[Placed], config: StoredConfig
-) -> list[Content | AccessDeniedError | None]:
-    """Read items with their attempts; None: the item is gone."""
+) -> list[list[Content] | AccessDeniedError | None]:
+    """Read the messages of items with their attempts; None: the item is gone."""
     paths = handle.paths
     locks = [possible_locks(handle.state, entry.item.text, config) for entry in placed]
     sets = [
         (entry.path, paths.meta(entry.item.id), *map(paths.lock, possible))
         for entry, possible in zip(placed, locks, strict=True)
     ]
-    results: list[Content | AccessDeniedError | None] = []
+    results: list[list[Content] | AccessDeniedError | None] = []
     for entry, possible, nodes in zip(placed, locks, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_content_of(handle, entry, possible, nodes))
+            results.append(_contents_of(handle, entry, possible, nodes))
             continue
         [alone] = await read_sets(handle, [(entry.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _content_of(handle, entry, possible, [*alone, *[None] * (1 + len(possible))])
-            results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
+            read = _contents_of(handle, entry, possible, [*alone, *[None] * (1 + len(possible))])
+            results.append(read and [message._replace(error=ATTEMPTS_UNREADABLE) for message in read])
     return results
 
 
-def _content_of(
+def _contents_of(
     handle: QueueHandle[Runtime], placed: Placed, possible: Sequence[str], nodes: Sequence[Node | None]
-) -> Content | None:
-    """Return the content of an item as read: its znode, its record of attempts, and its possible locks."""
+) -> list[Content] | None:
+    """Return the messages of an item as read: its znode, its record of attempts, and its possible locks."""
     node, meta, *locks = nodes
     if node is None:
         return None
     record = record_of_attempts(meta)
-    read = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
+    first = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
     due = due_of(placed.item, *lock_of(placed.item.text, list(zip(possible, locks, strict=True))))
     later = due is not None and due > handle.runtime.server_clock.estimate()
-    return read._replace(error=None if record is None else record.error, due=due if later else None)
+    first = first._replace(error=None if record is None else record.error, due=due if later else None)
+    return [first, *(first._replace(body=body) for body in _further(handle.state, placed, node))]
+
+
+def _further(state: QueueState, placed: Placed, node: Node) -> list[bytes]:
+    """Return the messages of an item after its first one, in a queue of Curator's."""
+    if state.dialect is None or not state.dialect.is_item(placed.item.text):
+        return []
+    try:
+        return state.dialect.messages(node.data)[1:]
+    except MalformedError:
+        return []

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from weakref import WeakKeyDictionary
 
 from aiozkqueue.arguments import is_choice, positive, required_seconds
 from aiozkqueue.errors import (
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
-    from aiozkqueue.zookeeper import CallLimit, Node, Operation, ZooKeeper, ZooKeeperError
+    from aiozkqueue.zookeeper import CallLimit, Node, Operation, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ T = TypeVar("T")
 JOBS: Final = "recurring jobs"
 #: Jobs read at a time.
 _PAGE = 100
+#: The errors of the jobs that each session skips, by the names of the jobs: each is logged once.
+_left_alone: Final[WeakKeyDictionary[SessionCore, dict[str, str]]] = WeakKeyDictionary()
 
 #: Minimum tolerance in seconds: with less, a scheduler that is busy for a moment would skip occurrences.
 LEAST_TOLERANCE = 1.0
@@ -254,7 +257,8 @@ class Jobs:
     async def list(self) -> list[Job]:
         """Read all jobs, sorted by name.
 
-        Jobs that this version cannot follow, or that this user may not read, are left out, with a warning in the log.
+        Jobs that this version cannot follow, or that this user may not read, are left out. The log has one warning for
+        each of them.
 
         Raises: MissingExtraError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
@@ -266,7 +270,7 @@ class Jobs:
             try:
                 shown.append(await _shown(runtime, name, record))
             except InvalidScheduleError as error:
-                left_alone(name, error)
+                left_alone(runtime, name, error)
         return shown
 
     @changes
@@ -395,6 +399,9 @@ async def read_jobs(
     zookeeper = runtime.zookeeper
     if names is None:
         names = set(await below(zookeeper, paths.base))
+        logged = _left_alone.get(runtime, {})
+        for name in logged.keys() - names:
+            del logged[name]
     found: dict[str, tuple[JobRecord, int]] = {}
     ordered = sorted(names)
     for start in range(0, len(ordered), _PAGE):
@@ -402,29 +409,32 @@ async def read_jobs(
         try:
             nodes = await zookeeper.read_many([f"{paths.base}/{name}" for name in page])
         except NoAuthError:
-            nodes = [await _readable_job(zookeeper, paths, name) for name in page]
+            nodes = [await _readable_job(runtime, paths, name) for name in page]
         for name, node in zip(page, nodes, strict=True):
             if node is None:
                 continue
             try:
                 found[name] = JobRecord.decode(node.data), node.stat.version
             except MalformedError as error:
-                left_alone(name, error)
+                left_alone(runtime, name, error)
     return found
 
 
-async def _readable_job(zookeeper: ZooKeeper, paths: SchedulePaths, name: str) -> Node | None:
+async def _readable_job(runtime: SessionCore, paths: SchedulePaths, name: str) -> Node | None:
     try:
-        [node] = await zookeeper.read_many([f"{paths.base}/{name}"])
+        [node] = await runtime.zookeeper.read_many([f"{paths.base}/{name}"])
     except NoAuthError as error:
-        left_alone(name, error)
+        left_alone(runtime, name, error)
         return None
     return node
 
 
-def left_alone(name: str, error: QueueError | MalformedError | NoAuthError) -> None:
-    """Warn of a job that this version cannot follow, or that this user may not read."""
-    log.warning("job %s is skipped: %s", name, error, extra={"job": name})
+def left_alone(runtime: SessionCore, name: str, error: QueueError | MalformedError | NoAuthError) -> None:
+    """Warn of a job that this version cannot follow, or that this user may not read; once for each error of a job."""
+    logged, text = _left_alone.setdefault(runtime, {}), str(error)
+    if logged.get(name) != text:
+        logged[name] = text
+        log.warning("job %s is skipped: %s", name, text, extra={"job": name})
 
 
 def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[str, Any]:

@@ -213,7 +213,7 @@ class Scheduler:
         try:
             cron = await load(record.cron, record.zone)
         except InvalidScheduleError as error:  # from a newer version, or with a zone that is not installed here
-            left_alone(name, error)
+            left_alone(core_of(self._session), name, error)
             return LONGEST_SLEEP
         due = to_put(
             cron,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -245,6 +246,27 @@ async def test_a_job_of_another_user_does_not_keep_a_scheduler_from_its_own(
     assert (await reports.peek(1))[0].value == b"x"
     assert [job.name for job in await jobs.list()] == ["mine"]
     assert "job sealed is skipped" in caplog.text
+
+
+async def test_a_session_logs_once_that_it_skips_a_job(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs, reports = Jobs(session), session.queue("reports")
+    for name in ("mine", "sealed", "zone"):
+        await jobs.add(name, EVERY_SECOND, reports, b"x")
+    await set_acl(server_view, f"{queue_root}/.schedule/sealed", readable=False)
+    await server_view.create(f"{queue_root}/.schedule/broken", b"{not json")
+    record = json.loads(await server_view.get(f"{queue_root}/.schedule/zone"))
+    await server_view.set(f"{queue_root}/.schedule/zone", json.dumps(record | {"zone": "Mars/Olympus"}).encode())
+    async with Scheduler(session):
+        await occurrences(reports, 1)
+    for _ in range(3):
+        assert [job.name for job in await jobs.list()] == ["mine"]
+    for name in ("sealed", "broken", "zone"):
+        assert len([record for record in caplog.records if f"job {name} is skipped" in record.getMessage()]) == 1
+    await server_view.set(f"{queue_root}/.schedule/broken", b"[]")
+    await jobs.list()
+    assert caplog.text.count("job broken is skipped") == 2
 
 
 async def test_schedulers_and_listeners_run_side_by_side(session: zq.QueueSession) -> None:

@@ -226,3 +226,21 @@ async def test_we_take_all_messages_of_an_item_that_a_killed_java_consumer_held(
     assert await curator.shown("c") == bodies(1)
     await die(curator)
     assert await awaited(session, queue, 5) == bodies(5)
+
+
+async def test_a_peek_shows_each_message_of_an_item_before_and_after_its_split(
+    session: zq.QueueSession, path: str
+) -> None:
+    queue = locked(session, path)
+    await queue.put(b"before")
+    await queue.put_multi([b"0", b"1", b"2"])
+    await queue.put(b"after")
+    wanted = [b"before", b"0", b"1", b"2", b"after"]
+    assert [message.body for message in await queue.peek()] == wanted
+    assert [message.body for message in await queue.peek(3)] == wanted[:3]
+    async with session.transaction() as tx:
+        for body in wanted[:2]:
+            message = await tx.take(queue, timeout=30)
+            assert message is not None
+            assert message.body == body
+    assert [message.body for message in await queue.peek()] == wanted[2:]

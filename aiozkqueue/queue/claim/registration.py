@@ -20,6 +20,7 @@ from aiozkqueue.zookeeper import (
     Create,
     Delete,
     MultiError,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     SetData,
@@ -130,18 +131,19 @@ class Registration:
         return Partition.among(name, alike, scattered=bool(self._class), queue=self._paths.base)
 
     async def _check_live(self, unknown: list[str], generation: int) -> None:
-        """Find out which entries are ephemeral; of very many, some at each listing.
-
-        Asking for a stat needs no permission, while reading an entry of another user may.
-        """
+        """Find out which entries are ephemeral; of very many, some at each listing."""
         for start in range(0, min(len(unknown), MOST_UNKNOWN), PAGE):
             page = unknown[start : start + PAGE]
-            stats = await asyncio.gather(
-                *(self._zookeeper.exists(self._paths.consumer(entry), generation=generation) for entry in page)
-            )
-            self._live.update(
-                (entry, stat.ephemeral_owner != 0) for entry, stat in zip(page, stats, strict=True) if stat is not None
-            )
+            found = await asyncio.gather(*(self._is_live(entry, generation) for entry in page))
+            self._live.update((entry, live) for entry, live in zip(page, found, strict=True) if live is not None)
+
+    async def _is_live(self, entry: str, generation: int) -> bool | None:
+        """Whether an entry belongs to a session; None: it is gone."""
+        try:
+            stat = await self._zookeeper.exists(self._paths.consumer(entry), generation=generation)
+        except NoAuthError:  # from ZooKeeper 3.9 on; two consumers then try to claim the same items
+            return False
+        return None if stat is None else stat.ephemeral_owner != 0
 
     def _size(self, name: str) -> int:
         return self._zookeeper.path_size(self._paths.consumer(name)) + 4

@@ -366,9 +366,7 @@ class GroupCommitter:
                 self._fail_unknown(batch, CLOSED_UNANSWERED if closed else f"the session has failed ({error!r})")
                 raise
             finally:
-                self._unsent.free(chains)
-                if chains and self._unsent.ready and not self._woken:
-                    self._wake()
+                self._unsent.free(chains)  # this slot sends the writes that are ready again
 
     async def _next_multi(self, slot: Slot) -> _PendingMulti:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,3 +148,52 @@ async def test_a_move_that_leaves_an_unreadable_message_has_failed_and_names_its
     status = await moves.status(reference)
     assert (status.state, status.moved) == ("failed", 2)
     assert "1 message left in jobs" in (status.error or "")
+
+
+#: Znodes that a queue stores for itself, by their folders.
+ENTRIES = {
+    "consumers": "Fo0reign0000-99",
+    "waiting": "Fo0reign0000-1",
+    "history/.pins": "audit",
+    "due": "1796030060579-Fo0reign0000000001",
+    "keys": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "filters": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+    "locks": "lock-Fo0reign0000000001",
+    "meta": "meta-Fo0reign0000000001",
+    "ledger": "stream",
+    "sinks": "writer",
+    "janitor": "lock",
+}
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+@pytest.mark.parametrize("folder", ENTRIES)
+async def test_messages_are_delivered_and_cleaned_although_an_entry_of_their_queue_is_unreadable(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, folder: str, *, ephemeral: bool
+) -> None:
+    jobs, delivered = session.queue("jobs"), list[bytes]()
+    await jobs.configure(zq.QueueConfig(history=zq.History(), max_size=100))
+    if not await server_view.exists(f"{queue_root}/jobs/{folder}"):
+        await server_view.create(f"{queue_root}/jobs/{folder}")
+    entry = f"{queue_root}/jobs/{folder}/{ENTRIES[folder]}"
+    await server_view.create(entry, b"x", ephemeral=ephemeral)
+    await set_acl(server_view, entry, readable=False)
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        delivered.append(delivery.body)
+
+    async def all_delivered() -> bool:
+        return sorted(delivered) == [b"0", b"1", b"2"]
+
+    async def expired_is_removed() -> bool:
+        with suppress(zq.AccessDeniedError):  # names the entry, if the clean-up needs it
+            await session.admin.clean("jobs")
+        return await jobs.size() == 0
+
+    await jobs.put(b"0", key="k", unique=True)
+    async with session.listener(jobs, handler):
+        await jobs.put(b"1", tags={"country": "it"})
+        await jobs.put(b"2", delay=0.1)
+        await eventually(all_delivered, 30)
+    await jobs.put(b"expires", ttl=0.05)
+    await eventually(expired_is_removed, 30)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .deliveries import Attempts, Bundled, DeadLetters, Grouped, Held, Leased, PastEnds
 from .ended import CancelledInHand, Deleted
-from .payloads import Keyed, Payloads, Scheduled, Spread, Tagged
+from .payloads import Keyed, Payloads, PutBefore, Scheduled, Spread, Sticky, Tagged, UrgentLater
 from .services import (
     Called,
     Charted,
@@ -37,6 +37,9 @@ STORIES: list[Story] = [
     Scheduled(),
     Grouped(),
     Keyed(),
+    PutBefore(),
+    Sticky(),
+    UrgentLater(),
     Tagged(),
     Leased(),
     Spread(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -100,6 +100,66 @@ class Keyed:
         await take(now.session, unique)
         assert [message.body for message in await take(now.session, collapsing)] == [b"3"]
         assert await collapsing.size() == 0
+
+
+class PutBefore:
+    """A dead letter that was put back behind a newer message of its key, which counts as older."""
+
+    queues: tuple[str, ...] = ("put-before",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("put-before")
+        await queue.configure(zq.QueueConfig(collapse=True))
+        await queue.put(b"older", key="k")
+        async with old.session.transaction() as tx:
+            message = await tx.take(queue, timeout=WITHIN)
+            assert message is not None
+            tx.reject(message, "not now")
+        await queue.put(b"newer", key="k")
+        assert await queue.dead_letters.redrive() == 1
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("put-before")
+        assert [message.body for message in await queue.peek()] == [b"newer", b"older"]
+        assert [message.body for message in await take(now.session, queue)] == [b"newer"]
+        assert await queue.size() == 0
+
+
+class Sticky:
+    """A message that only the node that put it may take."""
+
+    queues: tuple[str, ...] = ("sticky",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("sticky")
+        await queue.configure(zq.QueueConfig(affinity="producer"))
+        await queue.put(b"1")
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("sticky")
+        assert (await queue.stats()).bound == 1
+        async with now.session.transaction() as tx:
+            assert await tx.take(queue) is None
+        now.clock.advance(timedelta(days=30))
+        assert await queue.admin.reap() == 1
+        assert [message.body for message in await take(now.session, queue)] == [b"1"]
+
+
+class UrgentLater:
+    """Delayed messages with priorities."""
+
+    queues: tuple[str, ...] = ("urgent-later",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("urgent-later")
+        for body, priority in ((b"less", 5), (b"urgent", -5)):
+            await queue.put(body, at=FAR, priority=priority)
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("urgent-later")
+        assert {message.body: message.priority for message in await queue.peek()} == {b"less": 5, b"urgent": -5}
+        now.clock.advance(FAR - datetime.now(UTC))
+        assert [message.body for message in await take(now.session, queue, 2)] == [b"urgent", b"less"]
 
 
 class Tagged:
