@@ -174,7 +174,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     if lock is not None and (held := LockRecord.decode(lock.data)).end is None:
         consumer = await _consumer(handle, held.owner) if held.owner else None
         return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
-    due = due_of(placed.item, lock)
+    due = due_of(placed.item, lock, own_lock)
     if due is not None and due > handle.runtime.server_clock.estimate():
         return replace(state, status=Status.DELAYED, due=moment_at(due))
     return state

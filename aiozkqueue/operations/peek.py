@@ -87,30 +87,32 @@ async def _read(
 ) -> list[Content | AccessDeniedError | None]:
     """Read items with their attempts; None: the item is gone."""
     paths = handle.paths
+    locks = [handle.state.lock_id_of(entry.item.text, config) for entry in placed]
     sets = [
-        (entry.path, paths.meta(entry.item.id), paths.lock(handle.state.lock_id_of(entry.item.text, config)))
-        for entry in placed
+        (entry.path, paths.meta(entry.item.id), paths.lock(lock)) for entry, lock in zip(placed, locks, strict=True)
     ]
     results: list[Content | AccessDeniedError | None] = []
-    for entry, nodes in zip(placed, await read_sets(handle, sets), strict=True):
+    for entry, lock, nodes in zip(placed, locks, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_content_of(handle, entry, nodes))
+            results.append(_content_of(handle, entry, nodes, lock))
             continue
         [alone] = await read_sets(handle, [(entry.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _content_of(handle, entry, [*alone, None, None])
+            read = _content_of(handle, entry, [*alone, None, None], lock)
             results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
     return results
 
 
-def _content_of(handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None]) -> Content | None:
+def _content_of(
+    handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None], lock_id: str
+) -> Content | None:
     node, meta, lock = nodes
     if node is None:
         return None
     record = record_of_attempts(meta)
     read = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
-    due = due_of(placed.item, lock)
+    due = due_of(placed.item, lock, lock_id)
     later = due is not None and due > handle.runtime.server_clock.estimate()
     return read._replace(error=None if record is None else record.error, due=due if later else None)

@@ -465,14 +465,14 @@ async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int])
     return scheduled
 
 
-def due_of(item: ItemName, lock: Node | None) -> int | None:
-    """Return when an item can be taken, ms: the end of its lock, or its due time.
+def due_of(item: ItemName, lock: Node | None, own_lock: str) -> int | None:
+    """Return when an item can be taken, ms: the end of its lock, which has this id in its name, or its due time.
 
     None: now, or when its holder decides.
     """
     record = None if lock is None else LockRecord.decode(lock.data)
-    if record is None or (record.end is not None and item.group is not None and record.claim != item.id):
-        return item.due  # another message of its group waits
+    if record is None or (record.end is not None and is_group(own_lock) and record.claim != item.id):
+        return item.due  # another message of its group, or of its ordered queue, waits
     return record.end
 
 

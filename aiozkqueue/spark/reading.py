@@ -382,7 +382,7 @@ def item_values(snapshot: ItemSnapshot, now: int, layout: RowLayout) -> dict[str
         return values
     item = ItemName.parse(snapshot.name)
     assert item is not None  # noqa: S101 - callers read only items
-    due = due_of(item, snapshot.lock)
+    due = due_of(item, snapshot.lock, snapshot.lock_id)
     later = due is not None and due > now
     values["attempt"] = attempts_of(snapshot.meta)
     values["state"] = "in flight" if snapshot.in_flight else "delayed" if later else "waiting"

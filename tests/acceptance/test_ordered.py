@@ -132,6 +132,19 @@ async def test_a_lease_that_is_older_than_the_order_of_its_queue_still_holds_its
     assert [message.value for message in await queue.peek()] == [b"1"]
 
 
+async def test_only_the_message_that_waits_for_a_retry_is_delayed(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True))
+    await queue.put_many([b"1", b"2", b"3"])
+    async with session.transaction() as tx:
+        message = await tx.take(queue, timeout=30)
+        assert message is not None
+        tx.release(message, delay=3600)
+    assert [message.due is not None for message in await queue.peek()] == [True, False, False]
+    stats = await queue.stats()
+    assert (stats.waiting, stats.delayed) == (2, 1)
+
+
 async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="shards"):
         zq.QueueConfig(ordered=True, shards=2)

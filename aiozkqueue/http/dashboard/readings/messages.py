@@ -150,7 +150,7 @@ def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) 
     read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
     if lock is not None and is_group(found.lock_id) and LockRecord.decode(lock.data).claim != found.id:
         lock = None  # another message of its group is held
-    due = due_of(item, lock)
+    due = due_of(item, lock, found.lock_id)
     if due is not None and due <= handle.runtime.server_clock.estimate():
         due = None
     status: Status = "waiting"
