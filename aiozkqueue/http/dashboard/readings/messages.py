@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import LockRecord, StoredConfig
 from aiozkqueue.operations.bundles import first_bundled
-from aiozkqueue.operations.listing import first_items
+from aiozkqueue.operations.held import messages_of_locks
+from aiozkqueue.operations.listing import first_items, locked_ids
 from aiozkqueue.operations.peek import bundled_content
 from aiozkqueue.operations.stats import configuration, content, due_of, lanes_of
-from aiozkqueue.queue.candidates.groups import is_group
-from aiozkqueue.queue.commit.unclaimed import find_pages, record_of_attempts
+from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.commit.unclaimed import record_of_attempts, set_pages
 from aiozkqueue.session.internals import handle_of
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from aiozkqueue.operations.bundles import Found
     from aiozkqueue.operations.listing import Placed
     from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.message import Content
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
+    from aiozkqueue.zookeeper import Node
 
 #: The number of messages, the first in the order of delivery, that can be listed by pages and searched.
 EXAMINED: Final = 5_000
@@ -78,6 +80,8 @@ class Listing(NamedTuple):
 
 class _Index(NamedTuple):
     config: StoredConfig
+    heads: frozenset[str]
+    """The messages that locks of groups hold."""
     placed: list[Placed]
     bundled: list[Found]
 
@@ -108,19 +112,27 @@ async def _read_index(handle: QueueHandle[SessionCore], message_id: str) -> _Ind
 
     placed = await first_items(handle, folders, EXAMINED + 1, passes if message_id else None)
     bundled = await first_bundled(handle, folders, EXAMINED + 1) if config.bundled else []
-    return _Index(config, placed, [found for found in bundled if message_id in found.message.id])
+    heads = await _heads(handle) if config.grouped else frozenset[str]()
+    return _Index(config, heads, placed, [found for found in bundled if message_id in found.message.id])
+
+
+async def _heads(handle: QueueHandle[SessionCore]) -> frozenset[str]:
+    """Return the messages that locks of groups, or of an ordered queue, hold."""
+    locks = frozenset(filter(is_group, await locked_ids(handle)))
+    messages_of = await messages_of_locks(handle, locks)
+    return frozenset(message for lock in locks for message in messages_of(lock))
 
 
 async def _rows(handle: QueueHandle[SessionCore], index: _Index, part: slice) -> list[Row]:
     bundled = [_bundled_row(handle, found) for found in index.bundled[part]]
     left = slice(max(0, part.start - len(index.bundled)), max(0, part.stop - len(index.bundled)))
-    return bundled + [row async for row in _single_rows(handle, index.placed[left])]
+    return bundled + [row async for row in _single_rows(handle, index, index.placed[left])]
 
 
 async def _search(handle: QueueHandle[SessionCore], index: _Index, wanted: Wanted) -> tuple[list[Row], bool]:
     matching = [row for row in (_bundled_row(handle, found) for found in index.bundled) if _matches(row, wanted)]
     size, more = 0, len(index.placed) > EXAMINED
-    async for row in _single_rows(handle, index.placed[:EXAMINED]):
+    async for row in _single_rows(handle, index, index.placed[:EXAMINED]):
         size += row.size
         if _matches(row, wanted):
             matching.append(row)
@@ -135,22 +147,32 @@ def _matches(row: Row, wanted: Wanted) -> bool:
     return wanted.status in ("", row.status) and any(text in value.casefold() for value in texts)
 
 
-async def _single_rows(handle: QueueHandle[SessionCore], placed: Sequence[Placed]) -> AsyncIterator[Row]:
-    items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
-    unreadable: Unreadable = {}
-    async for page in find_pages(handle, list(items), unreadable):
-        for snapshot in page:
-            yield _row(handle, items[snapshot.place], snapshot)
+async def _single_rows(handle: QueueHandle[SessionCore], index: _Index, placed: Sequence[Placed]) -> AsyncIterator[Row]:
+    paths, entries = handle.paths, iter(placed)
+    locks = [lock_id(index.config, entry.item.text) for entry in placed]
+    sets = [
+        (entry.path, paths.lock(lock), paths.meta(entry.item.id)) for entry, lock in zip(placed, locks, strict=True)
+    ]
+    async for _, page in set_pages(handle, sets):
+        for found in page:
+            entry = next(entries)
+            row = None if isinstance(found, AccessDeniedError) else _row(handle, index, entry.item, found)
+            if row is not None:
+                yield row
         await asyncio.sleep(0)
 
 
-def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) -> Row:
-    lock = found.lock
-    record = record_of_attempts(found.meta)
-    read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
-    if lock is not None and is_group(found.lock_id) and LockRecord.decode(lock.data).claim != found.id:
-        lock = None  # another message of its group is held
-    due = due_of(item, lock, found.lock_id)
+def _row(handle: QueueHandle[SessionCore], index: _Index, item: ItemName, nodes: Sequence[Node | None]) -> Row | None:
+    """Return the row of a message, given its item, its lock and the record of its attempts; None: it has ended."""
+    node, lock, meta = nodes
+    if node is None:
+        return None
+    record = record_of_attempts(meta)
+    read = content(handle.state, item, node, 0 if record is None else record.attempts)
+    own_lock = lock_id(index.config, item.text)
+    if is_group(own_lock) and item.id not in index.heads:
+        lock = None  # it holds another message of the group
+    due = due_of(item, lock, own_lock)
     if due is not None and due <= handle.runtime.server_clock.estimate():
         due = None
     status: Status = "waiting"
