@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 import typer
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     import aiozkqueue as zq
 
-Status = Literal["waiting", "in flight", "delayed", "retrying"]
+Status = Literal["waiting", "in flight", "retrying", "scheduled"]
+#: Delayed messages are retrying or scheduled.
+WantedStatus = Literal[Status, "delayed"]
 
 #: The number of the oldest messages that filters examine.
 EXAMINED: Final = 1_000
@@ -30,7 +32,9 @@ async def peek(
     connection: Connection,
     queue: AskedQueue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of messages.")] = 10,
-    status: Annotated[Status | None, typer.Option(help="Only messages with this status.")] = None,
+    status: Annotated[
+        WantedStatus | None, typer.Option(help="Only messages with this status; delayed: retrying or scheduled.")
+    ] = None,
     key: Annotated[str | None, typer.Option(metavar="TEXT", help="Only messages with this key.")] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Only messages of this group.")] = None,
     tags: Annotated[
@@ -47,14 +51,17 @@ async def peek(
     [dim]$ aiozkqueue peek orders --json | jq -r .body
     $ aiozkqueue peek orders --status retrying --group 'customer 7'[/dim]
     """
-    wanted = {"key": key, "group": group, "status": status}
+    wanted = {"key": key, "group": group}
     filters = {name: value for name, value in wanted.items() if value is not None}
+    accepted = get_args(Status) if status is None else ("retrying", "scheduled") if status == "delayed" else (status,)
     with_tags = parse_tags(tags or ()) or {}
+    filtered = bool(filters or with_tags or status)
     async with connection.open_queue(queue) as target:
-        messages = await target.peek(max(limit, EXAMINED) if filters or with_tags else limit)
+        messages = await target.peek(max(limit, EXAMINED) if filtered else limit)
         held = {message for consumer in await target.admin.consumers() for message in consumer.messages}
     statuses = _statuses(messages, held)
-    shown = [message for message in messages if _matches(message, statuses[message.id], filters, with_tags)][:limit]
+    matching = [message for message in messages if _matches(message, filters, with_tags)]
+    shown = [message for message in matching if statuses[message.id] in accepted][:limit]
     if as_json:
         for message in shown:
             output.print_json(
@@ -67,9 +74,9 @@ async def peek(
             )
     elif shown:
         _print_table(shown, statuses)
-    if (filters or with_tags) and len(messages) >= EXAMINED:
+    if filtered and len(messages) >= EXAMINED:
         output.note(f"the filters examined only the {EXAMINED} oldest messages of queue {queue.name!r}")
-    which = "no matching messages" if filters or with_tags else "no messages"
+    which = "no matching messages" if filtered else "no messages"
     return output.status_of_list(shown, f"queue {queue.name!r} has {which}")
 
 
@@ -82,14 +89,12 @@ def _statuses(messages: Sequence[zq.Message[bytes]], held: Collection[str]) -> d
         elif message.due is None:
             statuses[message.id] = "waiting"
         else:
-            statuses[message.id] = "retrying" if message.attempt else "delayed"
+            statuses[message.id] = "retrying" if message.attempt else "scheduled"
     return statuses
 
 
-def _matches(
-    message: zq.Message[bytes], status: Status, filters: Mapping[str, str], tags: Mapping[str, str | int]
-) -> bool:
-    known = {"key": message.key, "group": message.group, "status": status}
+def _matches(message: zq.Message[bytes], filters: Mapping[str, str], tags: Mapping[str, str | int]) -> bool:
+    known = {"key": message.key, "group": message.group}
     return all(known[name] == value for name, value in filters.items()) and tags.items() <= message.tags.items()
 
 

@@ -199,19 +199,18 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
 
     Raises: AccessDeniedError, PayloadError: a queue is not readable; all others have been cleaned; ConnectionLostError.
     """
+    cleaned: list[Cleaned] = []
+    failure: PayloadError | AccessDeniedError | None = None
     try:
-        if states is not None:
-            return [await _clean_now(QueueHandle(runtime, state)) for state in states]
-        cleaned: list[Cleaned] = []
-        failure: PayloadError | AccessDeniedError | None = None
-        for name in await queue_names(runtime):
+        for state in map(runtime.queue_state, await queue_names(runtime)) if states is None else states:
             try:
-                cleaned.append(await _clean_now(QueueHandle(runtime, runtime.queue_state(name))))
+                cleaned.append(await _clean_now(QueueHandle(runtime, state)))
             except (PayloadError, AccessDeniedError) as error:
                 failure = failure or error
-        janitor = f"{runtime.root}/.janitor"
-        await runtime.zookeeper.ensure(janitor)
-        cleaned.append(await clean_root(runtime, await runtime.server_clock.learned(janitor)))
+        if states is None:
+            janitor = f"{runtime.root}/.janitor"
+            await runtime.zookeeper.ensure(janitor)
+            cleaned.append(await clean_root(runtime, await runtime.server_clock.learned(janitor)))
     except NoAuthError as error:
         msg = f"root {runtime.root}: {error}; {error.advice}"
         raise AccessDeniedError(msg) from error

@@ -249,6 +249,21 @@ async def test_slots_of_another_user_do_not_keep_clean_up_from_other_clients(
     assert await server_view.children(folder) == [slot]
 
 
+@pytest.mark.parametrize("named", [(), ("broken", "jobs")])
+async def test_a_queue_that_cannot_be_read_does_not_keep_the_others_from_being_cleaned(
+    named: tuple[str, ...], connect: Connect, server_view: Observer, base: str, queue_root: str
+) -> None:
+    session = await connect(janitor=False)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=timedelta(hours=1))))
+    await write_history(server_view, base, record("old", timedelta(days=2)))
+    await session.queue("broken").put(b"")
+    await server_view.set(f"{queue_root}/broken", b"{not json")
+    with pytest.raises(zq.PayloadError, match="broken"):
+        await session.admin.clean(*named)
+    assert await ids(jobs) == []
+
+
 async def test_several_sessions_clean_one_at_a_time_at_the_shared_interval(
     connect: Connect, server_view: Observer, base: str
 ) -> None:

@@ -308,7 +308,7 @@ def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(c
     cli("put", "q", "two", "--group", "customer 7")
     cli("put", "q", "three", "--delay", "1h")
     table = cli("peek", "q").text
-    for shown in ("status", "priority", "key", "group", "tags", "due", "region=eu", "customer 7", "delayed", "-5"):
+    for shown in ("status", "priority", "key", "group", "tags", "due", "region=eu", "customer 7", "scheduled", "-5"):
         assert shown in table
     assert "last error" not in table  # a column that no message needs
 
@@ -317,9 +317,26 @@ def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(c
 
     assert bodies("--key", "k1") == bodies("--tag", "region=eu") == ["one"]
     assert bodies("--group", "customer 7") == ["two"]
-    assert bodies("--status", "delayed") == ["three"]
+    assert bodies("--status", "scheduled") == bodies("--status", "delayed") == ["three"]
     assert sorted(map(str, bodies("--status", "waiting"))) == ["one", "two"]
     assert cli("peek", "q", "--key", "other").status == 1
+
+
+def test_peek_shows_as_many_messages_of_each_status_as_stats_counts(cli: Cli) -> None:
+    cli("configure", "q", "--create", "--backoff", "1h")
+    cli("put", "q", "one")
+    assert cli("consume", "q", "--exec", "exit 1").status == 1
+    cli("put", "q", "two", "--delay", "1h")
+    cli("put", "q", "three")
+    [stats] = cli("stats", "q", "--json").records
+    for status in ("waiting", "in flight", "delayed", "retrying", "scheduled"):
+        shown = cli("peek", "q", "--status", status, "--json").records
+        assert len(shown) == stats[status.replace(" ", "_")], status
+    assert sorted(message["status"] for message in cli("peek", "q", "--json").records) == [
+        "retrying",
+        "scheduled",
+        "waiting",
+    ]
 
 
 @pytest.mark.usefixtures("dead")

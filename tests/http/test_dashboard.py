@@ -251,6 +251,32 @@ async def test_a_payload_with_half_of_a_surrogate_pair_has_a_page(
     assert r"\ud800" in page.text
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_held_message_of_a_group_or_of_an_ordered_queue_is_shown_as_in_flight_and_as_retrying(
+    browser: httpx.AsyncClient, session: zq.QueueSession, *, ordered: bool
+) -> None:
+    for name in ("held", "failed"):
+        queue = session.queue(name)
+        await queue.configure(zq.QueueConfig(ordered=ordered))
+        await queue.put_many([b"1", b"2", b"3"], group=None if ordered else "g")
+    async with session.transaction() as tx, session.transaction() as other:
+        held, failed = (
+            await tx.take(session.queue("held"), timeout=30),
+            await other.take(session.queue("failed"), timeout=30),
+        )
+        assert held is not None
+        assert failed is not None
+        other.release(failed, delay=3600)
+        await other.commit()
+        for queue, message, status in (("held", held, "in flight"), ("failed", failed, "retrying")):
+            for search, ids in (({"status": status}, 1), ({"status": "waiting"}, 2), ({"id": message.id}, 1)):
+                page = await browser.get(f"/queues/{queue}/messages", params=search)
+                rows = [row for row in page.text.split("<tr")[2:] if "/messages/" in row]
+                assert len(rows) == ids, (queue, search)
+                assert (message.id in page.text) == (search != {"status": "waiting"})
+                assert all(f">{search.get('status', status)}<" in row for row in rows)
+
+
 async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[str]) -> None:
     for text, count in (("", 3), ("bold", 1), ("CARD", 1), (dead[1], 1), ("nothing", 0)):
         page = await browser.get("/queues/jobs/dead-letters", params={"search": text})

@@ -103,3 +103,13 @@ async def test_an_incomplete_batch_does_not_count_as_a_claim(service: Service, s
     await writer.put(await writer.begin(), "a")
     assert (await session.queue("orders").stats()).staged == 1
     assert (await service.get("/queue/1/orders/claimcount")).json() == 0
+
+
+async def test_each_held_message_of_a_bundle_counts_as_a_claim(service: Service, session: zq.QueueSession) -> None:
+    orders = session.queue("orders")
+    await orders.configure(zq.QueueConfig(bundle=3))
+    await orders.put_many([b"1", b"2", b"3"])
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(orders, 3, timeout=30)) == 3
+        assert (await orders.stats()).in_flight == 3
+        assert (await service.get("/queue/1/orders/claimcount")).json() == 3

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
+from aiozkqueue.operations.bundles import count_bundled
 from aiozkqueue.operations.ended_locks import count_ended
-from aiozkqueue.operations.stats import configuration, count, count_staged
+from aiozkqueue.operations.stats import configuration, count, count_staged, stat_lanes, znodes_of
 from aiozkqueue.queue.state.znodes import exists
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.session.internals import core_of, handle_of, state_of
@@ -126,8 +127,11 @@ class QueueService:
         locks = await count(handle, handle.paths.locks)
         if not locks:
             return 0
-        staged = await count_staged(handle, await configuration(handle))
-        return max(0, locks - staged - await count_ended(handle))
+        config, in_bundles = await configuration(handle), 0
+        if config is not None and config.bundled:  # the lock of a bundle holds several messages
+            in_bundles = (await count_bundled(handle, znodes_of(await stat_lanes(handle)))).in_flight
+        staged = await count_staged(handle, config)
+        return max(0, locks + in_bundles - staged - await count_ended(handle))
 
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""
