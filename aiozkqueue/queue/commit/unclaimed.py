@@ -162,10 +162,11 @@ def _lock_ids(state: QueueState, name: str) -> list[str]:
 
 
 def _lock_of(name: str, locks: Sequence[tuple[str, Node | None]]) -> tuple[str, Node | None]:
-    """Return the lock of an item, and its id; an older lock of its group or queue may be another message's."""
+    """Return the lock of an item, and its id; an older timed lock of its group or queue may be another message's."""
     own, *older = locks
     for lock_id, lock in older if own[1] is None else ():
-        if lock is not None and (not is_group(lock_id) or LockRecord.decode(lock.data).claim == item_id(name)):
+        record = None if lock is None else LockRecord.decode(lock.data)
+        if record is not None and (not is_group(lock_id) or record.end is None or record.claim == item_id(name)):
             return lock_id, lock
     return own
 
