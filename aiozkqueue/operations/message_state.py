@@ -6,12 +6,21 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, StoredConfig, decode
+from aiozkqueue.layout import (
+    CLIENT_DIGITS,
+    ClientPaths,
+    End,
+    LockRecord,
+    MalformedError,
+    StoredConfig,
+    decode,
+    item_group,
+)
 from aiozkqueue.layout.compaction import put_at
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.candidates.groups import ORDERED, is_group
 from aiozkqueue.queue.commit.history import process_of
-from aiozkqueue.queue.commit.unclaimed import attempts_of, read_all, record_of_attempts
+from aiozkqueue.queue.commit.unclaimed import attempts_of, lock_ids_of, lock_of, read_all, record_of_attempts
 
 from .bundles import find_bundled
 from .consumers import entry_client
@@ -139,15 +148,11 @@ async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str
     return found[0] if found else None
 
 
-async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: StoredConfig) -> bool:
-    """Whether a message is the one that its group's lock holds."""
-    group = lock_id(config, placed.item.text)
+async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, lock_id: str) -> bool:
+    """Whether a message is the one that the lock of its group, or of the ordered queue, holds."""
 
     def is_member(name: str) -> bool:
-        try:
-            return lock_id(config, name) == group
-        except MalformedError:
-            return False  # another program's znode
+        return lock_id == ORDERED or item_group(name) == lock_id[1:]
 
     first = await first_items(handle, await lanes(handle), 1, is_member)
     return bool(first) and first[0].item.id == placed.item.id
@@ -156,11 +161,13 @@ async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: Sto
 async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState | None:
     paths, message_id = handle.paths, placed.item.id
     config = await configuration(handle) or StoredConfig()  # another program's queue need not have one
-    own_lock = handle.state.lock_id_of(placed.item.text, config)
-    node, lock, meta = await read_all(handle, [placed.path, paths.lock(own_lock), paths.meta(message_id)])
+    lock_ids = lock_ids_of(handle.state, placed.item.text, config)
+    paths_read = [placed.path, paths.meta(message_id), *map(paths.lock, lock_ids)]
+    node, meta, *locks = await read_all(handle, paths_read)
     if node is None:
         return None
-    if is_group(own_lock) and not await _comes_first(handle, placed, config):
+    lock_id, lock = lock_of(placed.item.text, list(zip(lock_ids, locks, strict=True)))
+    if lock is not None and is_group(lock_id) and not await _comes_first(handle, placed, lock_id):
         lock = None  # the lock holds an earlier message
     record = record_of_attempts(meta)
     state = MessageState(
@@ -174,7 +181,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     if lock is not None and (held := LockRecord.decode(lock.data)).end is None:
         consumer = await _consumer(handle, held.owner) if held.owner else None
         return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
-    due = due_of(placed.item, lock, own_lock)
+    due = due_of(placed.item, lock, lock_id)
     if due is not None and due > handle.runtime.server_clock.estimate():
         return replace(state, status=Status.DELAYED, due=moment_at(due))
     return state

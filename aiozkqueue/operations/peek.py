@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import EMPTY_HEADER, MalformedError, StoredConfig, decode
-from aiozkqueue.queue.commit.unclaimed import read_sets, record_of_attempts
+from aiozkqueue.queue.commit.unclaimed import lock_ids_of, lock_of, read_sets, record_of_attempts
 from aiozkqueue.queue.message import Content
 from aiozkqueue.runtime.acl_errors import name_some
 
@@ -87,29 +87,30 @@ async def _read(
 ) -> list[Content | AccessDeniedError | None]:
     """Read items with their attempts; None: the item is gone."""
     paths = handle.paths
-    lock_ids = [handle.state.lock_id_of(entry.item.text, config) for entry in placed]
+    ids = [lock_ids_of(handle.state, entry.item.text, config) for entry in placed]
     sets = [
-        (entry.path, paths.meta(entry.item.id), paths.lock(lock_id))
-        for entry, lock_id in zip(placed, lock_ids, strict=True)
+        (entry.path, paths.meta(entry.item.id), *map(paths.lock, possible))
+        for entry, possible in zip(placed, ids, strict=True)
     ]
     results: list[Content | AccessDeniedError | None] = []
-    for entry, lock_id, nodes in zip(placed, lock_ids, await read_sets(handle, sets), strict=True):
+    for entry, possible, nodes in zip(placed, ids, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_content_of(handle, entry, nodes, lock_id))
+            results.append(_content_of(handle, entry, nodes, possible))
             continue
         [alone] = await read_sets(handle, [(entry.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _content_of(handle, entry, [*alone, None, None], lock_id)
+            read = _content_of(handle, entry, [*alone, None, *(None for _ in possible)], possible)
             results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
     return results
 
 
 def _content_of(
-    handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None], lock_id: str
+    handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None], lock_ids: Sequence[str]
 ) -> Content | None:
-    node, meta, lock = nodes
+    node, meta, *locks = nodes
+    lock_id, lock = lock_of(placed.item.text, list(zip(lock_ids, locks, strict=True)))
     if node is None:
         return None
     record = record_of_attempts(meta)

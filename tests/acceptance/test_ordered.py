@@ -151,6 +151,24 @@ async def test_a_message_that_is_held_since_another_order_is_not_altered(
     assert (await queue.state(held.id)).status is zq.Status.UNKNOWN
 
 
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+async def test_a_message_that_is_held_or_delayed_since_another_order_is_shown_so(
+    session: zq.QueueSession, before: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    ids = [await queue.put(value, group="g" if before == "grouped" else None) for value in (b"0", b"1")]
+    async with session.transaction(autocommit=False) as tx:
+        await tx.take(queue, timeout=30)
+        await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+        states = [(await queue.state(message_id)).status for message_id in ids]
+        assert states == [zq.Status.IN_FLIGHT, zq.Status.WAITING]
+        await tx.rollback(delay=3600)
+    states = [(await queue.state(message_id)).status for message_id in ids]
+    assert states == [zq.Status.DELAYED, zq.Status.WAITING]
+    assert [message.due is not None for message in await queue.peek()] == [True, False]
+
+
 @pytest.mark.parametrize("group", [None, "g"])
 async def test_only_the_message_that_waits_for_its_retry_is_shown_as_delayed(
     session: zq.QueueSession, group: str | None

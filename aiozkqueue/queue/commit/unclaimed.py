@@ -23,7 +23,7 @@ from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_page
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from aiozkqueue.layout import IdSource
+    from aiozkqueue.layout import IdSource, StoredConfig
     from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
@@ -140,7 +140,7 @@ async def find_pages(
 
 async def _read_page(handle: QueueHandle[Runtime], page: Sequence[str]) -> list[ItemSnapshot]:
     paths: list[str] = []
-    known, ids = handle.state.snapshot, [_lock_ids(handle.state, name_at(place)) for place in page]
+    known, ids = handle.state.snapshot, [lock_ids_of(handle.state, name_at(place)) for place in page]
     for place, possible in zip(page, ids, strict=True):
         message_id = handle.state.item_id(name_at(place))
         paths += (handle.paths.at(place), handle.paths.meta(message_id), *map(handle.paths.lock, possible))
@@ -148,20 +148,20 @@ async def _read_page(handle: QueueHandle[Runtime], page: Sequence[str]) -> list[
     snapshots: list[ItemSnapshot] = []
     for place, possible in zip(page, ids, strict=True):
         item, meta, locks = next(nodes), next(nodes), islice(nodes, len(possible))
-        lock_id, lock = _lock_of(name_at(place), list(zip(possible, locks, strict=True)))
+        lock_id, lock = lock_of(name_at(place), list(zip(possible, locks, strict=True)))
         if item is not None:
             snapshots.append(ItemSnapshot(place, item, lock, meta, lock_id, known))
     return snapshots
 
 
-def _lock_ids(state: QueueState, name: str) -> list[str]:
+def lock_ids_of(state: QueueState, name: str, config: StoredConfig | None = None) -> list[str]:
     """Return the id in the lock of an item, and then the ids of locks from a time when the queue had another order."""
-    own = state.lock_id_of(name)
-    item = None if state.config.ordered is None else state.parse_item(name)
+    own = state.lock_id_of(name, config)
+    item = None if (config or state.config).ordered is None else state.parse_item(name)
     return [own] if item is None else [own, *(lock_id for lock_id in lock_ids(item) if lock_id != own)]
 
 
-def _lock_of(name: str, locks: Sequence[tuple[str, Node | None]]) -> tuple[str, Node | None]:
+def lock_of(name: str, locks: Sequence[tuple[str, Node | None]]) -> tuple[str, Node | None]:
     """Return the lock of an item, and its id; an older timed lock of its group or queue may be another message's."""
     own, *older = locks
     for lock_id, lock in older if own[1] is None else ():
