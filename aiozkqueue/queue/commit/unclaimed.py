@@ -111,25 +111,29 @@ async def find(
 
 
 async def find_pages(
-    handle: QueueHandle[Runtime], places: Sequence[str], unreadable: Unreadable | None = None
+    handle: QueueHandle[Runtime],
+    places: Sequence[str],
+    unreadable: Unreadable | None = None,
+    config: StoredConfig | None = None,
 ) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
-    With ``unreadable``, record in it the places that this user may not read, and read the others regardless.
+    With ``unreadable``, record in it the places that this user may not read, and read the others regardless. ``config``
+    replaces the known configuration, which may be outdated.
 
     Raises: AccessDeniedError: without ``unreadable``.
     """
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         try:
-            return await _read_page(handle, page)
+            return await _read_page(handle, page, config)
         except AccessDeniedError:
             if unreadable is None:
                 raise
         snapshots: list[ItemSnapshot] = []
         for place in page:
             try:
-                snapshots += await _read_page(handle, [place])
+                snapshots += await _read_page(handle, [place], config)
             except AccessDeniedError as error:
                 unreadable[place] = error
         return snapshots
@@ -138,9 +142,11 @@ async def find_pages(
         yield snapshots
 
 
-async def _read_page(handle: QueueHandle[Runtime], page: Sequence[str]) -> list[ItemSnapshot]:
+async def _read_page(
+    handle: QueueHandle[Runtime], page: Sequence[str], config: StoredConfig | None
+) -> list[ItemSnapshot]:
     paths: list[str] = []
-    known, ids = handle.state.snapshot, [lock_ids_of(handle.state, name_at(place)) for place in page]
+    known, ids = handle.state.snapshot, [lock_ids_of(handle.state, name_at(place), config) for place in page]
     for place, possible in zip(page, ids, strict=True):
         message_id = handle.state.item_id(name_at(place))
         paths += (handle.paths.at(place), handle.paths.meta(message_id), *map(handle.paths.lock, possible))

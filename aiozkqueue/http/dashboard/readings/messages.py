@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from aiozkqueue.layout import LockRecord, StoredConfig
+from aiozkqueue.layout import LockRecord, StoredConfig, item_group
 from aiozkqueue.operations.bundles import first_bundled
 from aiozkqueue.operations.listing import first_items
 from aiozkqueue.operations.peek import bundled_content
 from aiozkqueue.operations.stats import configuration, content, due_of, lanes_of
-from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.unclaimed import find_pages, record_of_attempts
 from aiozkqueue.session.internals import handle_of
 
@@ -80,6 +80,8 @@ class _Index(NamedTuple):
     config: StoredConfig
     placed: list[Placed]
     bundled: list[Found]
+    heads: Mapping[str, str]
+    """The id of the first message of each group, by the id of the group's lock."""
 
 
 async def list_messages(shared: SharedReadings, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
@@ -108,19 +110,34 @@ async def _read_index(handle: QueueHandle[SessionCore], message_id: str) -> _Ind
 
     placed = await first_items(handle, folders, EXAMINED + 1, passes if message_id else None)
     bundled = await first_bundled(handle, folders, EXAMINED + 1) if config.bundled else []
-    return _Index(config, placed, [found for found in bundled if message_id in found.message.id])
+    heads: dict[str, str] = {}
+    for entry in await _earliest(handle, folders, placed, all_listed=not message_id) if config.grouped else []:
+        for lock in lock_ids(entry.item):
+            heads.setdefault(lock, entry.item.id)
+    return _Index(config, placed, [found for found in bundled if message_id in found.message.id], heads)
+
+
+async def _earliest(
+    handle: QueueHandle[SessionCore], folders: Sequence[str], placed: Sequence[Placed], *, all_listed: bool
+) -> Sequence[Placed]:
+    """Return messages among which is the first of each group that these messages belong to."""
+    if all_listed:
+        return placed
+    groups = {entry.item.group for entry in placed if entry.item.group is not None}
+    found = await first_items(handle, folders, 1)  # the first one of an ordered queue
+    return found + await first_items(handle, folders, EXAMINED + 1, lambda name: item_group(name) in groups)
 
 
 async def _rows(handle: QueueHandle[SessionCore], index: _Index, part: slice) -> list[Row]:
     bundled = [_bundled_row(handle, found) for found in index.bundled[part]]
     left = slice(max(0, part.start - len(index.bundled)), max(0, part.stop - len(index.bundled)))
-    return bundled + [row async for row in _single_rows(handle, index.placed[left])]
+    return bundled + [row async for row in _single_rows(handle, index, index.placed[left])]
 
 
 async def _search(handle: QueueHandle[SessionCore], index: _Index, wanted: Wanted) -> tuple[list[Row], bool]:
     matching = [row for row in (_bundled_row(handle, found) for found in index.bundled) if _matches(row, wanted)]
     size, more = 0, len(index.placed) > EXAMINED
-    async for row in _single_rows(handle, index.placed[:EXAMINED]):
+    async for row in _single_rows(handle, index, index.placed[:EXAMINED]):
         size += row.size
         if _matches(row, wanted):
             matching.append(row)
@@ -135,21 +152,23 @@ def _matches(row: Row, wanted: Wanted) -> bool:
     return wanted.status in ("", row.status) and any(text in value.casefold() for value in texts)
 
 
-async def _single_rows(handle: QueueHandle[SessionCore], placed: Sequence[Placed]) -> AsyncIterator[Row]:
+async def _single_rows(handle: QueueHandle[SessionCore], index: _Index, placed: Sequence[Placed]) -> AsyncIterator[Row]:
     items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
     unreadable: Unreadable = {}
-    async for page in find_pages(handle, list(items), unreadable):
+    async for page in find_pages(handle, list(items), unreadable, index.config):
         for snapshot in page:
-            yield _row(handle, items[snapshot.place], snapshot)
+            yield _row(handle, items[snapshot.place], snapshot, index.heads)
         await asyncio.sleep(0)
 
 
-def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) -> Row:
+def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot, heads: Mapping[str, str]) -> Row:
     lock = found.lock
     record = record_of_attempts(found.meta)
     read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
-    if lock is not None and is_group(found.lock_id) and LockRecord.decode(lock.data).claim != found.id:
-        lock = None  # another message of its group is held
+    if lock is not None and is_group(found.lock_id):
+        record_of_lock = LockRecord.decode(lock.data)
+        first = heads.get(found.lock_id) if record_of_lock.end is None else record_of_lock.claim
+        lock = lock if first == found.id else None  # another message of its group is held
     due = due_of(item, lock, found.lock_id)
     if due is not None and due <= handle.runtime.server_clock.estimate():
         due = None
