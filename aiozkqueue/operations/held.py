@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import BundleName, ItemRef, MalformedError, is_bundle
+from aiozkqueue.layout import BundleName, ItemRef, MalformedError, is_bundle, item_group
 from aiozkqueue.queue.candidates.collectors import sequence_of
-from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.candidates.groups import ORDERED, is_group, lock_id
 
 from .bundles import bundle_pages
 from .listing import by_rank, collect_children
@@ -74,10 +74,11 @@ class _Holding:
                     self.bundles.append(name)
                 continue
             try:
-                lock = lock_id(self._config, name)
+                own = lock_id(self._config, name)
             except MalformedError:
                 continue  # another program's znode
-            if is_group(lock) and lock in self._locks:
-                head = self.heads.get(lock)
-                if head is None or sequence_of(name) < sequence_of(head):
-                    self.heads[lock] = name
+            for lock in {own, ORDERED, f"g{item_group(name)}"}:  # also those of another order of the queue
+                if is_group(lock) and lock in self._locks:
+                    head = self.heads.get(lock)
+                    if head is None or sequence_of(name) < sequence_of(head):
+                        self.heads[lock] = name

@@ -163,6 +163,8 @@ async def test_a_message_that_is_held_or_delayed_since_another_order_is_shown_so
         await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
         states = [(await queue.state(message_id)).status for message_id in ids]
         assert states == [zq.Status.IN_FLIGHT, zq.Status.WAITING]
+        (consumer,) = await queue.admin.consumers()
+        assert consumer.messages == (ids[0],)
         await tx.rollback(delay=3600)
     states = [(await queue.state(message_id)).status for message_id in ids]
     assert states == [zq.Status.DELAYED, zq.Status.WAITING]
