@@ -433,10 +433,11 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
             if config.grouped and is_group(lock := lock_id(config, entry.item.text)) and lock not in groups:
                 groups.add(lock)
                 groups_held += lock in held
-            expired += entry.item.expires is not None and entry.item.expires <= now
+            over = entry.item.expires is not None and entry.item.expires <= now
+            expired += over
             bound += sticky and item_node(entry.item.text) is not None
             like = compaction_key(entry.item) if config.collapse else None
-            if like is not None and (entry.item.due or 0) <= now and entry.item.id not in held:
+            if like is not None and not over and (entry.item.due or 0) <= now and entry.item.id not in held:
                 place = f"{lane_at(entry.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)

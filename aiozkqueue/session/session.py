@@ -335,12 +335,17 @@ class QueueSession:
                 of users.
 
         Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it;
-            InvalidOptionError: the timeout is invalid.
+            InvalidOptionError: the timeout is invalid, or is given with ``autocommit=False``.
         """
         limit = None if commit_timeout is None else seconds(commit_timeout, "commit_timeout")
-        return TransactionBlock(
-            self._runtime, autocommit=autocommit is True or flag(autocommit, "autocommit"), commit_timeout=limit
-        )
+        commits = autocommit is True or flag(autocommit, "autocommit")
+        if limit is not None and not commits:
+            msg = (
+                "commit_timeout limits the commit at the end of the block, which autocommit=False does not make; give "
+                "`tx.commit` a timeout instead"
+            )
+            raise InvalidOptionError(msg)
+        return TransactionBlock(self._runtime, autocommit=commits, commit_timeout=limit)
 
     @overload
     def listener(

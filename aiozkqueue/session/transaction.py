@@ -169,7 +169,8 @@ class Transaction:
         """Release a message when this commits, to be redelivered after ``delay`` seconds (None: at once).
 
         If this transaction has taken later messages of its group, it must release them too. Otherwise they would
-        overtake the message, and the commit raises.
+        overtake the message, and the commit raises. The group waits for the delay of the first message that is
+        released; the delays of the others are ignored.
 
         Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message, or the delay is
         out of range.

@@ -318,3 +318,15 @@ async def test_stats_count_the_messages_that_would_collapse(session: zq.QueueSes
     async with session.transaction() as tx:
         assert len(await tx.take_many(jobs, 10, timeout=30)) == 2
     assert (await jobs.stats()).duplicates == 0
+
+
+async def test_an_expired_message_is_no_duplicate(on_clock: OnClock, clock: TestClock) -> None:
+    session = await on_clock()
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True))
+    await jobs.put(b"old", key="k", ttl=100)
+    clock.advance(200)
+    await jobs.put(b"new", key="k")
+    assert (await jobs.stats()).duplicates == 0
+    async with session.transaction() as tx:
+        assert [message.value for message in await tx.take_many(jobs, 10, timeout=30)] == [b"new"]

@@ -184,6 +184,45 @@ async def test_a_message_that_was_taken_before_the_order_of_its_queue_changed_is
     assert [message.value for message in await queue.peek()] == [b"1"]
 
 
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+async def test_a_message_that_is_held_since_another_order_is_not_altered(
+    session: zq.QueueSession, other: zq.QueueSession, before: str
+) -> None:
+    queue, group = session.queue("jobs"), "g" if before == "grouped" else None
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    await queue.put(b"0", group=group, key="k")
+    await queue.put(b"1", group=group)
+    async with other.transaction() as tx:
+        held = await tx.take(other.queue("jobs"), timeout=30)
+        assert held is not None
+        await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+        assert await queue.cancel(id=held.id) is zq.Alteration.HELD
+        assert await queue.update(b"new", key="k") is zq.Alteration.HELD
+        await queue.purge()
+        assert (await queue.peek(1))[0].id == held.id
+    assert (await queue.state(held.id)).status is zq.Status.UNKNOWN
+
+
+@pytest.mark.parametrize("before", ["unordered", "grouped", "ordered"])
+async def test_a_message_that_is_held_or_delayed_since_another_order_is_shown_so(
+    session: zq.QueueSession, before: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True if before == "ordered" else None))
+    ids = [await queue.put(value, group="g" if before == "grouped" else None) for value in (b"0", b"1")]
+    async with session.transaction(autocommit=False) as tx:
+        await tx.take(queue, timeout=30)
+        await queue.configure(zq.QueueConfig(ordered=before != "ordered"))
+        states = [(await queue.state(message_id)).status for message_id in ids]
+        assert states == [zq.Status.IN_FLIGHT, zq.Status.WAITING]
+        (consumer,) = await queue.admin.consumers()
+        assert consumer.messages == (ids[0],)
+        await tx.rollback(delay=3600)
+    states = [(await queue.state(message_id)).status for message_id in ids]
+    assert states == [zq.Status.DELAYED, zq.Status.WAITING]
+    assert [message.due is not None for message in await queue.peek()] == [True, False]
+
+
 @pytest.mark.parametrize("group", [None, "g"])
 async def test_only_the_message_that_waits_for_its_retry_is_shown_as_delayed(
     session: zq.QueueSession, group: str | None

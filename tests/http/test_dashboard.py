@@ -283,6 +283,23 @@ async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[
         assert page.text.count('name="id"') == count, text
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_message_of_a_held_group_is_shown_as_in_flight(
+    browser: httpx.AsyncClient, session: zq.QueueSession, *, ordered: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(ordered=ordered))
+    ids = [await jobs.put(value, group=None if ordered else "g") for value in (b"0", b"1")]
+    async with session.transaction() as tx:
+        await tx.take(jobs, timeout=30)
+        for message_id, status in zip(ids, ("in flight", "waiting"), strict=True):
+            for searched in ("", message_id):
+                params = {"status": status, "id": searched}
+                page = await browser.get("/queues/jobs/messages", params=params)
+                found = [each for each in ids if f"/queues/jobs/messages/{each}" in page.text]
+                assert found == [message_id], params
+
+
 async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_go_there(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:

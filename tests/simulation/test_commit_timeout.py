@@ -45,3 +45,13 @@ def test_an_invalid_commit_timeout_is_refused(wrong: float) -> None:
                 session.transaction(commit_timeout=wrong)
 
     run_virtual(main)
+
+
+def test_a_commit_timeout_is_refused_if_the_block_does_not_commit() -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect() as session:
+            with pytest.raises(zq.InvalidOptionError, match=r"give `tx.commit` a timeout"):
+                session.transaction(autocommit=False, commit_timeout=5)
+
+    run_virtual(main)
