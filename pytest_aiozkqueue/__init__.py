@@ -81,7 +81,8 @@ def zookeeper() -> Iterator[str]:
     if named := os.environ.get(ENVIRONMENT):
         yield named
         return
-    from aiozkqueue.testing.container import container, engine_answers  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.configuration import ServerOptions  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.container import container, engine_answers  # noqa: PLC0415
     from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
     from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415
 
@@ -90,7 +91,8 @@ def zookeeper() -> Iterator[str]:
             hosts = stack.enter_context(container())
         else:
             try:
-                hosts = stack.enter_context(EmbeddedZooKeeper()).hosts
+                # Its data is removed after the run, so no write has to wait for the disk.
+                hosts = stack.enter_context(EmbeddedZooKeeper(ServerOptions(fsync=False))).hosts
             except ServerUnavailableError as error:
                 pytest.skip(f"no ZooKeeper: {ENVIRONMENT} is not set, no Docker engine answers, and {error}")
         yield hosts
@@ -116,14 +118,15 @@ def zookeeper_proxy(request: pytest.FixtureRequest) -> Proxy:
 @pytest.fixture(scope="session")
 def embedded_server() -> Iterator[Callable[..., EmbeddedZooKeeper]]:
     """Starts embedded servers: ``embedded_server(ServerOptions(...))``. All are stopped at the end of the run."""
-    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.configuration import ServerOptions  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
     from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415
 
     with ExitStack() as stack:
 
         def start(options: ServerOptions | None = None) -> EmbeddedZooKeeper:
             try:
-                return stack.enter_context(EmbeddedZooKeeper(options))
+                return stack.enter_context(EmbeddedZooKeeper(options or ServerOptions(fsync=False)))
             except ServerUnavailableError as error:
                 pytest.skip(str(error))
 
@@ -133,12 +136,13 @@ def embedded_server() -> Iterator[Callable[..., EmbeddedZooKeeper]]:
 @pytest.fixture(scope="session")
 def zookeeper_ensemble() -> Iterator[EmbeddedEnsemble]:
     """Three embedded servers that can be killed, paused and restarted. Restart those that you stop."""
-    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.configuration import ServerOptions  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
     from aiozkqueue.testing.server import EmbeddedEnsemble  # noqa: PLC0415
 
     with ExitStack() as stack:
         try:
-            ensemble = stack.enter_context(EmbeddedEnsemble())
+            ensemble = stack.enter_context(EmbeddedEnsemble(options=ServerOptions(heap=256, fsync=False)))
         except ServerUnavailableError as error:
             pytest.skip(str(error))
         yield ensemble

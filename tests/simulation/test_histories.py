@@ -32,10 +32,12 @@ SEED = os.environ.get("SEED")
 #: Two classes, the second for `make test-slow`. Each has parts, which `make simulate` distributes among processes.
 HALVES = 1 if SEED else 2
 PARTS = 1 if SEED else 10
-QUICK = 2  # the number of parts of the first half, and of the histories with bundles, that `make test` runs
-parts = pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=[pytest.mark.slow] if part >= QUICK else []) for part in range(PARTS)]
-)
+
+
+def _parts(quick: int) -> pytest.MarkDecorator:
+    """Parametrize a test by all parts, of which `make test` runs this many."""
+    marks = {part: [pytest.mark.slow] for part in range(quick, PARTS)}
+    return pytest.mark.parametrize("part", [pytest.param(part, marks=marks.get(part, ())) for part in range(PARTS)])
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ class Histories:
     half: int
 
     @pytest.mark.timeout(0)
-    @parts
+    @_parts(quick=2)
     def test_no_history_breaks_a_guarantee(
         self, part: int, turns: Counter[str], record_property: Callable[[str, object], None]
     ) -> None:
@@ -107,7 +109,7 @@ if not SEED:
 
 
 @pytest.mark.timeout(0)
-@parts
+@_parts(quick=1)
 @pytest.mark.parametrize("feature", ["bundles", "grouped_bundles", "staged_bundles", "streamed_bundles"])
 def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> None:
     feature_of(0)  # joins all features

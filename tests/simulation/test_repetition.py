@@ -74,7 +74,10 @@ def test_one_seed_gives_the_same_history_in_this_process(expected: list[str]) ->
     assert_same(expected, histories(SEEDS))
 
 
-@pytest.mark.parametrize(("hash_seed", "pid", "host"), [("1", 7, "a"), ("2", 4_000_000, "a.host.with.a.longer.name")])
+@pytest.mark.parametrize(
+    ("hash_seed", "pid", "host"),
+    [pytest.param("1", 7, "a", marks=pytest.mark.slow), ("2", 4_000_000, "a.host.with.a.longer.name")],
+)
 @pytest.mark.timeout(300)
 def test_one_seed_gives_the_same_history_in_any_other_process(
     expected: list[str], hash_seed: str, pid: int, host: str, tmp_path: Path
