@@ -268,11 +268,11 @@ async def test_the_held_message_of_a_group_or_of_an_ordered_queue_is_shown_as_in
         assert failed is not None
         other.release(failed, delay=3600)
         await other.commit()
-        for queue, message, status in (("held", held, "in flight"), ("failed", failed, "retrying")):
+        for name, message, status in (("held", held, "in flight"), ("failed", failed, "retrying")):
             for search, ids in (({"status": status}, 1), ({"status": "waiting"}, 2), ({"id": message.id}, 1)):
-                page = await browser.get(f"/queues/{queue}/messages", params=search)
+                page = await browser.get(f"/queues/{name}/messages", params=search)
                 rows = [row for row in page.text.split("<tr")[2:] if "/messages/" in row]
-                assert len(rows) == ids, (queue, search)
+                assert len(rows) == ids, (name, search)
                 assert (message.id in page.text) == (search != {"status": "waiting"})
                 assert all(f">{search.get('status', status)}<" in row for row in rows)
 
@@ -281,23 +281,6 @@ async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[
     for text, count in (("", 3), ("bold", 1), ("CARD", 1), (dead[1], 1), ("nothing", 0)):
         page = await browser.get("/queues/jobs/dead-letters", params={"search": text})
         assert page.text.count('name="id"') == count, text
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-async def test_the_message_of_a_held_group_is_shown_as_in_flight(
-    browser: httpx.AsyncClient, session: zq.QueueSession, *, ordered: bool
-) -> None:
-    jobs = session.queue("jobs")
-    await jobs.configure(zq.QueueConfig(ordered=ordered))
-    ids = [await jobs.put(value, group=None if ordered else "g") for value in (b"0", b"1")]
-    async with session.transaction() as tx:
-        await tx.take(jobs, timeout=30)
-        for message_id, status in zip(ids, ("in flight", "waiting"), strict=True):
-            for searched in ("", message_id):
-                params = {"status": status, "id": searched}
-                page = await browser.get("/queues/jobs/messages", params=params)
-                found = [each for each in ids if f"/queues/jobs/messages/{each}" in page.text]
-                assert found == [message_id], params
 
 
 async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_go_there(
