@@ -268,11 +268,11 @@ async def test_the_held_message_of_a_group_or_of_an_ordered_queue_is_shown_as_in
         assert failed is not None
         other.release(failed, delay=3600)
         await other.commit()
-        for queue, message, status in (("held", held, "in flight"), ("failed", failed, "retrying")):
+        for name, message, status in (("held", held, "in flight"), ("failed", failed, "retrying")):
             for search, ids in (({"status": status}, 1), ({"status": "waiting"}, 2), ({"id": message.id}, 1)):
-                page = await browser.get(f"/queues/{queue}/messages", params=search)
+                page = await browser.get(f"/queues/{name}/messages", params=search)
                 rows = [row for row in page.text.split("<tr")[2:] if "/messages/" in row]
-                assert len(rows) == ids, (queue, search)
+                assert len(rows) == ids, (name, search)
                 assert (message.id in page.text) == (search != {"status": "waiting"})
                 assert all(f">{search.get('status', status)}<" in row for row in rows)
 
