@@ -53,7 +53,7 @@ async def peek(
     """
     wanted = {"key": key, "group": group}
     filters = {name: value for name, value in wanted.items() if value is not None}
-    accepted = get_args(Status) if status is None else ("retrying", "scheduled") if status == "delayed" else (status,)
+    accepted = _accepted(status)
     with_tags = parse_tags(tags or ()) or {}
     filtered = bool(filters or with_tags or status)
     async with connection.open_queue(queue) as target:
@@ -63,21 +63,20 @@ async def peek(
     matching = [message for message in messages if _matches(message, filters, with_tags)]
     shown = [message for message in matching if statuses[message.id] in accepted][:limit]
     if as_json:
-        for message in shown:
-            output.print_json(
-                {
-                    **output.message_record(message),
-                    "status": statuses[message.id],
-                    "error": message.error,
-                    "due": message.due.isoformat() if message.due else None,
-                }
-            )
+        _print_json(shown, statuses)
     elif shown:
         _print_table(shown, statuses)
     if filtered and len(messages) >= EXAMINED:
         output.note(f"the filters examined only the {EXAMINED} oldest messages of queue {queue.name!r}")
     which = "no matching messages" if filtered else "no messages"
     return output.status_of_list(shown, f"queue {queue.name!r} has {which}")
+
+
+def _accepted(status: WantedStatus | None) -> tuple[Status, ...]:
+    """Return the statuses of the messages to show."""
+    if status is None:
+        return get_args(Status)
+    return ("retrying", "scheduled") if status == "delayed" else (status,)
 
 
 def _statuses(messages: Sequence[zq.Message[bytes]], held: Collection[str]) -> dict[str, Status]:
@@ -108,6 +107,18 @@ _OPTIONS: Final[Mapping[str, Callable[[zq.Message[bytes]], object]]] = {
     "due": lambda message: output.when(message.due),
     "last error": lambda message: output.shortened(message.error or ""),
 }
+
+
+def _print_json(messages: Sequence[zq.Message[bytes]], statuses: Mapping[str, Status]) -> None:
+    for message in messages:
+        output.print_json(
+            {
+                **output.message_record(message),
+                "status": statuses[message.id],
+                "error": message.error,
+                "due": message.due.isoformat() if message.due else None,
+            }
+        )
 
 
 def _print_table(messages: Sequence[zq.Message[bytes]], statuses: Mapping[str, Status]) -> None:

@@ -105,7 +105,7 @@ async def count_bundled(handle: QueueHandle[Runtime], znodes: Mapping[str, int])
 
     Raises: AccessDeniedError.
     """
-    claimed = await _claimed(handle)
+    claimed = await claimed_bundles(handle)
     more = Counter[str]()
     in_flight = 0
     for folder in _unscheduled(handle, znodes):
@@ -127,10 +127,10 @@ def _unscheduled(handle: QueueHandle[Runtime], folders: Iterable[str]) -> list[s
     return [folder for folder in folders if hour_at(handle.paths.place_of(folder)) is None]
 
 
-async def _claimed(handle: QueueHandle[Runtime]) -> dict[str, tuple[int, bool]]:
+async def claimed_bundles(handle: QueueHandle[Runtime]) -> dict[str, tuple[int, bool]]:
     """Return the number of ended messages of each bundle that was claimed, and whether it still is, by its id.
 
-    The record of a bundle outlives its lock if its holder dies or is forced out.
+    The record of a bundle outlives its lock if its holder dies or is forced out. Raises: AccessDeniedError.
     """
     paths = handle.paths
     names = (await collect_children(handle, paths.metas, lambda: Matching(parse_bundle_record))).names

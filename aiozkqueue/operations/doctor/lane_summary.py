@@ -9,7 +9,7 @@ from aiozkqueue.queue.candidates.groups import lock_ids
 from aiozkqueue.runtime.strings import Names, Strings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 class FolderNames:
@@ -37,19 +37,21 @@ class FolderNames:
 class LaneFacts:
     """A collector of the figures of a lane, and a sample of names.
 
-    It removes from ``locks`` those that may lock an item of the lane, and from ``ids`` those of its items.
+    It removes from ``locks`` those that may lock an item of the lane, and from ``ids`` those of its items. ``ended`` is
+    the number of ended messages of each bundle.
     """
 
-    def __init__(self, locks: Strings, ids: Strings, sample: int) -> None:
+    def __init__(self, locks: Strings, ids: Strings, sample: int, ended: Mapping[str, int]) -> None:
         self._locks = locks
         self._ids = ids
         self._most = sample
+        self._ended = ended
         self.count: int = 0
         """The number of children of the lane."""
         self.size: int = 0
         """The size of the listing, bytes."""
         self.items: int = 0
-        """The number of messages in its items and bundles."""
+        """The number of messages that are left in its items and bundles."""
         self.sample: list[str] = []
         """Some of the names."""
         self.foreign: Names = Names()
@@ -77,7 +79,7 @@ class LaneFacts:
         if bundle is None:
             self.foreign.append(name)
             return
-        self.items += bundle.size
+        self.items += bundle.size - self._ended.get(bundle.id, 0)
         self._locks.discard(bundle.id)
         self._ids.discard(bundle.id)
 

@@ -7,13 +7,16 @@ the znodes that they depend on, and reads a suspected problem a second time.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import StoredConfig, parse_lock
 from aiozkqueue.operations.batch_writers import writers
+from aiozkqueue.operations.bundles import claimed_bundles
 from aiozkqueue.operations.orphans import bad_locks, orphan_dues, orphan_metas, record_id
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -159,19 +162,29 @@ class QueueProbe:
         hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
         self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
         lock_ids, meta_ids = self._folders[paths.locks].ids, self._folders[paths.metas].ids
+        new_lane = partial(LaneFacts, lock_ids, meta_ids, OBSTACLE_SAMPLE, await self._ended_in_bundles())
         for start in range(0, len(self._wanted_lanes), PAGE):
             page = self._wanted_lanes[start : start + PAGE]
             stats = await asyncio.gather(*map(self._zookeeper.exists, page))
             for path, stat in zip(page, stats, strict=True):
-                lane = LaneFacts(lock_ids, meta_ids, OBSTACLE_SAMPLE)
+                lane = new_lane()
                 if stat is not None and stat.num_children:
-                    lane = await self._list(path, partial(LaneFacts, lock_ids, meta_ids, OBSTACLE_SAMPLE))
+                    lane = await self._list(path, new_lane)
                 self._lanes[path] = lane
                 foreign = iter(lane.foreign)
                 while part := list(islice(foreign, PAGE)):
                     self._leftovers.foreign.extend(part)
                     await asyncio.sleep(0)
                 self._lane_facts.append(_folder(path, lane.count, lane.size, stat))
+
+    async def _ended_in_bundles(self) -> dict[str, int]:
+        """Return the number of ended messages of each bundle that was claimed; none if their records are denied."""
+        if not self._config.bundled:
+            return {}
+        with suppress(AccessDeniedError):  # `doctor` reports unreadable records
+            claimed = await claimed_bundles(QueueHandle(self._runtime, self._runtime.queue_state(self._paths.name)))
+            return {bundle: ended for bundle, (ended, _) in claimed.items()}
+        return {}
 
     async def _list(self, path: str, collector: Callable[[], C]) -> C:
         try:

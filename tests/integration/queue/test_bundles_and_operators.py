@@ -93,6 +93,18 @@ async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, o
         assert await other.queue("jobs").size() == 40
 
 
+async def test_a_diagnosis_counts_the_messages_that_are_left_in_a_held_bundle(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = await bundled(session)
+    async with session.transaction() as first, session.transaction() as second:
+        assert len(await first.take_many(queue, 40, timeout=30)) == 40
+        assert len(await second.take_many(queue, 1, timeout=30)) == 1
+        await first.commit()
+        [facts] = (await other.admin.diagnose("jobs")).queues
+        assert facts.size == (await other.queue("jobs").stats()).size == NUMBER - 40
+
+
 async def test_a_message_is_found_by_its_id(session: zq.QueueSession, other: zq.QueueSession) -> None:
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(bundle=64))

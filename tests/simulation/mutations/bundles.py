@@ -284,7 +284,7 @@ def bundle_of_a_parked_write_reserved_for_ever(patch: pytest.MonkeyPatch) -> Non
 @mutation(a_queue_is_counted_while_a_bundle_ends)
 def lanes_counted_before_the_records(patch: pytest.MonkeyPatch) -> None:
     """A bundle that has ended since its lane was listed counts whole."""
-    claimed, collect = operations_bundles._claimed, vars(operations_bundles)["collect_children"]
+    claimed, collect = operations_bundles.claimed_bundles, vars(operations_bundles)["collect_children"]
     listed: dict[str, Any] = {}
 
     async def lanes_first(handle: Any) -> dict[str, tuple[int, bool]]:
@@ -294,7 +294,7 @@ def lanes_counted_before_the_records(patch: pytest.MonkeyPatch) -> None:
     async def known(handle: Any, folder: str, make: Any) -> Any:
         return listed.pop(folder) if folder in listed else await collect(handle, folder, make)
 
-    patch.setattr(operations_bundles, "_claimed", lanes_first)
+    patch.setattr(operations_bundles, "claimed_bundles", lanes_first)
     patch.setattr(operations_bundles, "collect_children", known)
 
 
