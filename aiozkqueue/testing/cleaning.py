@@ -17,6 +17,8 @@ from aiozkqueue.zookeeper import (
 )
 
 _BATCH: Final = 500
+# Of a znode with more children, such as the items of a deep queue, the children are taken for leaves.
+_LISTED: Final = 50
 # The number of attempts: a test's last sessions may still be writing or hold ephemerals.
 _ATTEMPTS: Final = 3
 _CONNECT_TIMEOUT: Final = 3.0
@@ -53,22 +55,31 @@ async def _delete(hosts: str, path: str) -> None:
 
 
 async def _delete_below(client: ZooKeeperClient, path: str) -> None:
-    try:
-        left = [f"{path}/{name}" for name in await client.children(path)]
-    except NoNodeError:
-        return
-    left.append(path)  # last: its children come earlier in this batch or in one before
+    left = [path]
+    level = [path]
+    while level:
+        below = await asyncio.gather(*(_children(client, each) for each in level))
+        left += [each for children in below for each in children]
+        level = [each for children in below if len(children) <= _LISTED for each in children]
+    left.reverse()  # the children of each come earlier in its batch or in one before
     while left:
         batch = left[:_BATCH]
         try:
             await client.multi([Delete(each) for each in batch])
         except MultiError as refused:
-            # Most znodes of a queue are leaves; a failed delete reveals the others.
+            # A failed delete reveals znodes that are no leaves, and those that others write or delete meanwhile.
             await _make_way(client, path, batch[refused.index], refused.error)
             if isinstance(refused.error, NoNodeError):
                 left.remove(batch[refused.index])
         else:
             del left[:_BATCH]
+
+
+async def _children(client: ZooKeeperClient, path: str) -> list[str]:
+    try:
+        return [f"{path}/{name}" for name in await client.children(path)]
+    except NoNodeError:
+        return []
 
 
 async def _make_way(client: ZooKeeperClient, parent: str, path: str, error: ZooKeeperError) -> None:

@@ -17,6 +17,8 @@ async def test_the_root_of_a_test_is_deleted_with_all_its_znodes(
     for name in ("a/b/c", "a/d", "e", "f/g"):
         await server_view.create(f"{queue_root}/{name}", b"x")
     await asyncio.gather(*(server_view.create(f"{queue_root}/many/{n:04}") for n in range(1200)))
+    for name in ("0007/below/it", "0700/below"):
+        await server_view.create(f"{queue_root}/many/{name}", b"x")
     await server_view.create(f"{queue_root}-not-mine")
     await asyncio.to_thread(delete_tree, zookeeper, queue_root)
     assert await server_view.tree(queue_root) == {}
