@@ -33,7 +33,11 @@ async def peek(
     queue: AskedQueue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of messages.")] = 10,
     status: Annotated[
-        WantedStatus | None, typer.Option(help="Only messages with this status; delayed: retrying or scheduled.")
+        WantedStatus | None,
+        typer.Option(
+            metavar="STATUS",
+            help="Only messages that are waiting, in flight, retrying, scheduled, or delayed: retrying or scheduled.",
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="TEXT", help="Only messages with this key.")] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Only messages of this group.")] = None,

@@ -259,9 +259,10 @@ class SessionAdmin:
         removes history past its lifetime and the remains of deleted messages and hours. Several sessions may do it at
         once. One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
 
-        Raises: AccessDeniedError, PayloadError: a queue cannot be read; all others have been cleaned.
-        ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
-        WrongLoopError.
+        Raises:
+            AccessDeniedError, PayloadError: a queue cannot be read; all others have been cleaned.
+            ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
+                WrongLoopError.
         """
         runtime = self._runtime
         states = [runtime.queue_state(name) for name in queues]

@@ -65,7 +65,7 @@ class Sent(NamedTuple):
 
     fate: MultiFate
     results: list[Result] | None = None
-    why: str = "its commit slot has been collected"
+    why: str = "its commit slot has been removed, by clean-up after a day without commits or by the restore of a backup"
     """Why its fate is unknown."""
 
 
@@ -240,6 +240,7 @@ class Slot:
                 "%s: the servers have older data than this session has seen, as after the restore of a backup: the "
                 "session ends, and a new one begins; earlier messages may be redelivered",
                 self.path,
+                extra={"slot": self.path},
             )
             await self._zookeeper.end_session(generation)
         self._newest = (generation, stat.mzxid)
