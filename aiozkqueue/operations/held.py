@@ -10,7 +10,7 @@ from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.unclaimed import possible_locks
 
 from .bundles import bundle_pages
-from .listing import by_rank, collect_children
+from .listing import by_rank, collect_children, locked_ids
 from .stats import configuration, lanes_of, stat_lanes
 
 if TYPE_CHECKING:
@@ -56,6 +56,18 @@ async def messages_of_locks(
             except MalformedError:
                 continue  # its consumer makes it a dead letter
     return lambda lock: found.get(lock, [lock])
+
+
+async def held_of_groups(handle: QueueHandle[Runtime], config: StoredConfig) -> frozenset[str]:
+    """Return the ids of the messages that the locks of groups, or of an ordered queue, hold.
+
+    Raises: AccessDeniedError, PayloadError.
+    """
+    if not config.grouped and config.ordered is None:
+        return frozenset()
+    groups = [lock for lock in await locked_ids(handle) if is_group(lock)]
+    messages_of = await messages_of_locks(handle, groups)
+    return frozenset(message for lock in groups for message in messages_of(lock))
 
 
 class _Holding:

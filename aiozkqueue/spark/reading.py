@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from pyspark.sql.datasource import (
@@ -36,6 +36,7 @@ from aiozkqueue.layout import (
     ItemRef,
     LockRecord,
     MalformedError,
+    StoredConfig,
     decode,
     hour_of,
     is_bundle,
@@ -45,9 +46,11 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.moments import milliseconds_at
 from aiozkqueue.operations.bundles import bundle_pages, count_bundled
+from aiozkqueue.operations.held import held_of_groups
 from aiozkqueue.operations.listing import collect_children, list_children, seen
 from aiozkqueue.operations.stats import configuration, due_of, lanes
 from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.unclaimed import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import PAGE
@@ -179,6 +182,18 @@ def _hour(moment: datetime, more: int) -> str:
     return hour_of(min(max(0, milliseconds_at(moment) + more), LAST_MOMENT))
 
 
+class _Locks(NamedTuple):
+    """The configuration that says which locks items have, and the messages that the locks of groups hold."""
+
+    config: StoredConfig
+    held_of_groups: frozenset[str]
+
+    def own(self, item: ItemSnapshot) -> ItemSnapshot:
+        """Return an item without the lock of its group if that holds another message."""
+        held = not is_group(item.lock_id) or item.id in self.held_of_groups
+        return item if held else item._replace(lock=None)
+
+
 async def _folders(link: Link) -> list[str]:
     await require_queue(link)
     paths = link.state.paths
@@ -239,11 +254,11 @@ def _id(name: str) -> str | None:
 
 
 async def _items(link: Link, partition: FolderShare, layout: RowLayout) -> AsyncIterator[PageValues]:
-    names = await _share(link, partition)
+    names, locks = await _share(link, partition), await _locks(link, layout)
     partial: dict[str, set[str]] = {}  # the messages that were read from incomplete bundles, by sequence number
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
-        async for rows in _singles(link, partition, layout, some):
+        async for rows in _singles(link, partition, layout, some, locks):
             yield rows
         async for found in _bundled(link, partition, layout, filter(is_bundle, some), partial):
             yield found
@@ -254,18 +269,29 @@ async def _items(link: Link, partition: FolderShare, layout: RowLayout) -> Async
             for name in await _share(link, partition)
             if name not in known and _order(name) in partial and _id(name) not in partial[_order(name)]
         ]
-        async for rows in _singles(link, partition, layout, late):
+        async for rows in _singles(link, partition, layout, late, locks):
             yield rows
 
 
+async def _locks(link: Link, layout: RowLayout) -> _Locks | None:
+    """Read what is needed to read the locks of items; None: they are not read."""
+    if not layout.reads_locks:
+        return None
+    config = await configuration(link.handle) or StoredConfig()
+    return _Locks(config, await held_of_groups(link.handle, config))
+
+
 async def _singles(
-    link: Link, partition: FolderShare, layout: RowLayout, names: Iterable[str]
+    link: Link, partition: FolderShare, layout: RowLayout, names: Iterable[str], locks: _Locks | None
 ) -> AsyncIterator[list[dict[str, object]]]:
     """Read single items."""
-    lane, read = link.state.paths.place_of(partition.folder), find_pages if layout.reads_locks else item_pages
+    lane, handle = link.state.paths.place_of(partition.folder), link.handle
     places = [ItemRef(lane, name).path for name in names if ItemName.parse(name) is not None]
-    async for page in read(link.handle, places):
-        yield [item_values(item, link.runtime.server_clock.now(), layout) for item in page]
+    pages = item_pages(handle, places) if locks is None else find_pages(handle, places, config=locks.config)
+    async for page in pages:
+        now = link.runtime.server_clock.now()
+        items = page if locks is None else map(locks.own, page)
+        yield [item_values(item, now, layout) for item in items]
 
 
 async def _bundled(

@@ -144,6 +144,30 @@ def test_the_group_and_the_attempts_of_a_message_are_columns(spark: SparkSession
     assert (row.group, row.attempt, row.owner, row.due) == ("tenant 1", 1, None, None)
 
 
+def test_the_held_message_of_a_group_or_of_an_ordered_queue_is_in_flight_and_those_behind_it_wait(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    def states(queue: str) -> dict[bytes, tuple[str, bool]]:
+        rows = (
+            spark.read.format("aiozkqueue").options(**{**options, "queue": queue}, minPartitions="2").load().collect()
+        )
+        return {bytes(row.body): (row.state, row.owner is not None) for row in rows}
+
+    async def read(queue: str, *, ordered: bool) -> dict[bytes, tuple[str, bool]]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            jobs = session.queue(queue)
+            await jobs.configure(zq.QueueConfig(ordered=ordered))
+            for value in (b"0", b"1", b"2"):
+                await jobs.put(value, group=None if ordered else "tenant 1")
+            async with session.transaction() as tx:
+                assert await tx.take(jobs, timeout=30)
+                return await asyncio.to_thread(states, queue)
+
+    expected = {b"0": ("in flight", True), b"1": ("waiting", False), b"2": ("waiting", False)}
+    assert asyncio.run(read("grouped", ordered=False)) == expected
+    assert asyncio.run(read("ordered", ordered=True)) == expected
+
+
 def test_tags_are_columns_both_ways_and_consumers_filter_by_them(spark: SparkSession, options: dict[str, str]) -> None:
     rows = [("red", {"color": "red"}), ("blue", {"color": "blue"}), ("none", None)]
     write(spark.createDataFrame(rows, "body string, tags map<string,string>"), options)

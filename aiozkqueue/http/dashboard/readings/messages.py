@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from aiozkqueue.layout import LockRecord, StoredConfig
 from aiozkqueue.operations.bundles import first_bundled
-from aiozkqueue.operations.held import messages_of_locks
-from aiozkqueue.operations.listing import first_items, locked_ids
+from aiozkqueue.operations.held import held_of_groups
+from aiozkqueue.operations.listing import first_items
 from aiozkqueue.operations.peek import bundled_content
 from aiozkqueue.operations.stats import configuration, content, due_of, lanes_of
 from aiozkqueue.queue.candidates.groups import is_group
@@ -111,16 +111,8 @@ async def _read_index(handle: QueueHandle[SessionCore], message_id: str) -> _Ind
 
     placed = await first_items(handle, folders, EXAMINED + 1, passes if message_id else None)
     bundled = await first_bundled(handle, folders, EXAMINED + 1) if config.bundled else []
-    heads = await _heads(handle, config)
+    heads = await held_of_groups(handle, config)
     return _Index(config, placed, [found for found in bundled if message_id in found.message.id], heads)
-
-
-async def _heads(handle: QueueHandle[SessionCore], config: StoredConfig) -> frozenset[str]:
-    if not config.grouped and config.ordered is None:
-        return frozenset()
-    groups = [lock for lock in await locked_ids(handle) if is_group(lock)]
-    messages_of = await messages_of_locks(handle, groups)
-    return frozenset(message for lock in groups for message in messages_of(lock))
 
 
 async def _rows(handle: QueueHandle[SessionCore], index: _Index, part: slice) -> list[Row]:
