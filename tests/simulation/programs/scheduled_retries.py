@@ -6,6 +6,7 @@ The messages that are then put are not taken, so that they can be counted.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:  # 
     for _ in range(run.random.randint(1, 4)):
         token = run.token()
         run.history.part(Tries).put_at[token] = run.loop.time()
-        await session.queue(TRIED).put(token.encode())
+        with suppress(zq.NotCommittedError, zq.OutcomeUnknownError):  # no server has answered for the limit of a call
+            await session.queue(TRIED).put(token.encode())
 
 
 async def fail(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
@@ -60,8 +62,9 @@ async def fail(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
     async with session.listener(queue, handler, concurrency=2):
         await asyncio.sleep(run.random.random() * 4)
-    dead = [letter.value.decode() for letter in await queue.dead_letters.peek(10_000)]
-    seen.looks.append((dead, [message.value.decode() for message in await session.queue(GIVEN_UP).peek(10_000)]))
+    with suppress(zq.ConnectionLostError):  # as above
+        dead = [letter.value.decode() for letter in await queue.dead_letters.peek(10_000)]
+        seen.looks.append((dead, [message.value.decode() for message in await session.queue(GIVEN_UP).peek(10_000)]))
 
 
 join(Feature("scheduled retries", prepare, [put, fail, fail]))
