@@ -129,3 +129,29 @@ async def test_a_change_is_computed_again_from_a_fresh_read_after_a_lost_connect
     zookeeper_proxy.lose_after(Opcode.MULTI)
     await until_answered(zk, count)
     assert (await zk.read("/one")).data == b"2"
+
+
+@pytest.mark.parametrize("lost", [ZooKeeperProxy.lose_before, ZooKeeperProxy.lose_after], ids=["request", "reply"])
+async def test_the_end_of_a_session_whose_request_or_reply_is_lost_is_followed_by_one_new_session(
+    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, lost: Callable[[ZooKeeperProxy, Opcode], object]
+) -> None:
+    await zk.multi([Create("/held", ephemeral=True)])
+    lost(zookeeper_proxy, Opcode.CLOSE)
+    await zk.end_session(1)
+    assert zk.generation == 2
+    assert await zk.exists("/held") is None
+    await zk.end_session(1)  # it is over
+    assert zk.generation == 2
+
+
+async def test_a_cancelled_end_of_a_session_leaves_a_client_that_works(
+    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    held = zookeeper_proxy.hold_request(Opcode.CLOSE)
+    ending = asyncio.create_task(zk.end_session(1))
+    await held.struck()
+    ending.cancel()
+    await asyncio.wait([ending])
+    held.release()
+    async with asyncio.timeout(60):
+        assert await apply_until_answered(zk, [Create("/one", DATA)]) == ["/one"]
