@@ -82,9 +82,9 @@ def zookeeper() -> Iterator[str]:
         yield named
         return
     from aiozkqueue.testing.configuration import ServerOptions  # noqa: PLC0415 -- as above
-    from aiozkqueue.testing.container import container, engine_answers  # noqa: PLC0415
-    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
-    from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415
+    from aiozkqueue.testing.container import container, engine_answers  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415 -- as above
 
     with ExitStack() as stack:
         if engine_answers():
@@ -119,8 +119,8 @@ def zookeeper_proxy(request: pytest.FixtureRequest) -> Proxy:
 def embedded_server() -> Iterator[Callable[..., EmbeddedZooKeeper]]:
     """Starts embedded servers: ``embedded_server(ServerOptions(...))``. All are stopped at the end of the run."""
     from aiozkqueue.testing.configuration import ServerOptions  # noqa: PLC0415 -- as above
-    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
-    from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415 -- as above
 
     with ExitStack() as stack:
 
@@ -137,8 +137,8 @@ def embedded_server() -> Iterator[Callable[..., EmbeddedZooKeeper]]:
 def zookeeper_ensemble() -> Iterator[EmbeddedEnsemble]:
     """Three embedded servers that can be killed, paused and restarted. Restart those that you stop."""
     from aiozkqueue.testing.configuration import ServerOptions  # noqa: PLC0415 -- as above
-    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
-    from aiozkqueue.testing.server import EmbeddedEnsemble  # noqa: PLC0415
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.server import EmbeddedEnsemble  # noqa: PLC0415 -- as above
 
     with ExitStack() as stack:
         try:

@@ -62,7 +62,7 @@ class Ledger(BatchPreparer):
         await self._backlog.freeze()
 
     async def next_batch(self, after: int, limit: int | None) -> int:
-        """Return the number of the batch that follows the given one, or the given number if there is none.
+        """Return the number of the batch that follows the given one; if no message is left for it, the given number.
 
         The batch may exist already. Otherwise it is filled and sealed.
 

@@ -41,7 +41,7 @@ class Refusing:
     """
 
     def __init__(self, session: zq.QueueSession, refusal: Refusal, chooses: Callable[[int], bool]) -> None:
-        zookeeper: Any = core_of(session).zookeeper
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         self._zookeeper = zookeeper
         self._multi = zookeeper.multi
         self._refusal = refusal
@@ -380,10 +380,10 @@ def test_a_handler_is_cancelled_with_its_message_after_a_busy_server_has_dropped
 
 def refuse_reads(session: zq.QueueSession, path: str, code: int, times: int | None = None) -> None:
     """Refuse the reads of one znode with an error code, as many times as given (None: always)."""
-    zookeeper: Any = core_of(session).zookeeper
+    zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
     read, refused = zookeeper.read, list[str]()
 
-    async def refusing(read_path: str, **options: Any) -> Any:
+    async def refusing(read_path: str, **options: Any) -> Any:  # passes all options on
         if read_path != path or (times is not None and len(refused) >= times):
             return await read(read_path, **options)
         refused.append(read_path)
@@ -399,7 +399,7 @@ def test_a_put_that_an_inconsistent_server_prevents_is_not_committed_and_its_ses
 ) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         (session,) = sessions
-        zookeeper: Any = core_of(session).zookeeper
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         ensure = zookeeper.ensure
 
         async def inconsistent(path: str) -> None:

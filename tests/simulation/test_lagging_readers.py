@@ -329,7 +329,7 @@ def play(program: Callable[[Pair], Awaitable[None]]) -> None:
             sessions: list[zq.QueueSession] = []
             for number, name in enumerate(("ahead", "behind")):
                 session = await stack.enter_async_context(cluster.connect(name=name))
-                zookeeper: Any = core_of(session).zookeeper
+                zookeeper: Any = core_of(session).zookeeper  # the simulated client has a server
                 zookeeper.session.server = cluster.ensemble.servers[number]
                 cluster.cut(name)
                 await zookeeper.wait_connected()

@@ -124,7 +124,7 @@ def _main(module: str, step: str, arguments: Sequence[str]) -> None:
             on_step(MOVE)
         return done
 
-    kind: Any = HadoopFiles
+    kind: Any = HadoopFiles  # type checkers refuse to replace a method
     kind.rename = renamed  # the only way to be killed between two moves
     work(_attached(), arguments, on_step)
 

@@ -26,6 +26,7 @@ async def test_a_command_that_a_signal_finds_starting_is_stopped(
     runs = _Runs(["sleep", "600"], tmp_path)
     create = asyncio.create_subprocess_exec
 
+    # It passes all options on.
     async def create_while_stopped(*command: str, **options: Any) -> asyncio.subprocess.Process:
         process = await create(*command, **options)
         runs._stop()  # as by a signal that is handled before the caller has the process
