@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.layout import EMPTY_HEADER, MalformedError, fits_path, has_odd_parts
+from aiozkqueue.layout import EMPTY_HEADER, SEQUENCE_DIGITS, MalformedError, fits_path, has_odd_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from aiozkqueue.layout import Header
-
-SEQUENCE_DIGITS = 10
-"""The suffix that the server appends to a sequential name."""
 
 _PIECE: Final = re.compile(r"(?<=\d{10})(-p\d{8})+$")
 

@@ -15,9 +15,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from aiozkqueue.dialects import ForeignPaths
-from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.layout import ItemName, QueueConfig, item_prefix, name_at
+from aiozkqueue.layout import SEQUENCE_DIGITS, ItemName, QueueConfig, item_prefix, name_at
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.state.queue_state import QueueState

@@ -27,7 +27,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
     SessionExpiredError,
 )
-from aiozkqueue.layout import StoredConfig, lane_at
+from aiozkqueue.layout import SEQUENCE_DIGITS, StoredConfig, lane_at
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.create_items import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.dispositions import Disposition
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
     from aiozkqueue.queue.state.queue_state import QueueState
 
-#: Digits at the end of a place: the sequence number.
-SEQUENCE_DIGITS: Final = 10
 #: Seconds until held messages are read again: the first wait, and the longest.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0

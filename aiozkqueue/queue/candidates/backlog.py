@@ -11,13 +11,12 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import SEQUENCE_DIGITS, ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
 from aiozkqueue.runtime.strings import Strings
 
-from .collectors import Earliest, Foremost, ShareCollector
+from .collectors import Earliest, Foremost, ShareCollector, sequence_of
 from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Backlog:
     """The candidates that one consumer may try next."""
 
     #: The sort key of names, oldest first.
-    _order: Callable[[str], Any] = itemgetter(slice(-SEQUENCE_DIGITS, None))
+    _order: Callable[[str], Any] = sequence_of
 
     def __init__(self, random: Random) -> None:
         self._random = random

@@ -12,12 +12,12 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from aiozkqueue.layout import SEQUENCE_DIGITS
 from aiozkqueue.runtime.strings import Names, Strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_SEQUENCE_DIGITS: Final = 10
 #: Names sorted at a time: a few milliseconds.
 _RUN: Final = 8192
 #: Names tested at a time.
@@ -26,7 +26,7 @@ _CHUNK: Final = 1024
 _STEP: Final = 64
 
 #: The sequence number that ZooKeeper gives to children of a parent, in order of creation.
-sequence_of: Callable[[str], Any] = itemgetter(slice(-_SEQUENCE_DIGITS, None))
+sequence_of: Callable[[str], Any] = itemgetter(slice(-SEQUENCE_DIGITS, None))
 
 
 class Matching:
