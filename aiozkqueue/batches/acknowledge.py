@@ -8,27 +8,28 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
-from aiozkqueue.operations.ledger_pages import count_messages, marks_below, read_page
+from aiozkqueue.operations.ledger_pages import count_messages, marks_below
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
 from aiozkqueue.queue.commit.unclaimed import dead_lettering, find, removal
 from aiozkqueue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError
+from aiozkqueue.zookeeper import Delete, NotEmptyError
 
 from .bundled import ending
 from .epoch import RefusedError
-from .manifests import Manifests
-from .unreadable import Obstacles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from aiozkqueue.operations.ledger_pages import Entry, Manifest
     from aiozkqueue.queue.commit.conditional import Change
-    from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.zookeeper import Node, Operation
+
+    from .bundled import LedgerBundles
+    from .epoch import Epoch
+    from .manifests import Manifests
+    from .unreadable import Obstacles
 
 #: Pages that are removed at a time: the server works on one while others are in transit.
 MAX_CONCURRENT: Final = 4
@@ -50,31 +51,33 @@ def rejection_of(state: Manifest) -> str | None:
     return f"the query failed {state.rejected} times on a batch of only this message"
 
 
-class BatchRemover(Manifests):
+class BatchRemover:
     """Ends the messages that a ledger holds."""
 
-    def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
-        super().__init__(handle, group)
-        self._handle = handle
-        self._obstacles = Obstacles(handle.state, group)
+    def __init__(self, epoch: Epoch, manifests: Manifests, bundles: LedgerBundles, obstacles: Obstacles) -> None:
+        self._epoch = epoch
+        self._manifests = manifests
+        self._bundles = bundles
+        self._obstacles = obstacles
+        self._runtime = epoch.runtime
+        self._state = epoch.state
         self._reading = asyncio.Lock()  # held while a page's items are read with their payloads
 
-    async def _remove(self, batch: int) -> int:
-        manifest = self._manifest(batch)
-        pages = await self._pages_of(batch)
-        state = await self._read(batch)
-        held = Held(self._claims(batch, state), rejection_of(state))
-        ended = await run_limited(MAX_CONCURRENT, [partial(self._end_page, page, held) for page in pages])
-        await self._remove_manifest(manifest)
-        return sum(ended)
+    async def remove(self, batch: int) -> int:
+        """Remove a batch that is done, with its messages; return how many messages there were.
 
-    def _claims(self, number: int, state: Manifest) -> frozenset[str]:
-        """Return the names in the locks of a batch: of the batch, and of the batches that it was divided from."""
-        return frozenset(self._lock_of(batch).claim for batch in (number, *state.parents))
+        Raises: ClaimLostError: another process has taken the ledger over; AccessDeniedError.
+        """
+        pages = await self._manifests.pages_of(batch)
+        state = await self._manifests.read(batch)
+        held = Held(self._manifests.claims(batch, state), rejection_of(state))
+        ended = await run_limited(MAX_CONCURRENT, [partial(self._end_page, page, held) for page in pages])
+        await self._manifests.remove(batch)
+        return sum(ended)
 
     async def _end_page(self, path: str, batch: Held) -> int:
         """Remove a page with its items; items that are no longer ours are left. Return the number of messages."""
-        entries = await self._entries(path)
+        entries = await self._manifests.entries(path)
         messages = count_messages(entries)
         while True:
             marked = await self._reasons(path)
@@ -87,18 +90,18 @@ class BatchRemover(Manifests):
                 plainly = set(plain)
                 await self._end_separately(batch, [entry for entry in entries if entry not in plainly], reasons)
             for message_id in marked:
-                await self._delete(f"{path}/{message_id}")
+                await self._epoch.delete(f"{path}/{message_id}")
             operations: list[Operation] = [Delete(path)]
             for entry in plain:
                 operations += ending(self._state.paths, entry)
             try:
-                await self._change(operations, partial(self._gone, path))
+                await self._epoch.change(operations, partial(self._epoch.gone, path))
             except RefusedError as refusal:
                 if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
                     continue  # an abandoned task has marked a message since
                 if refusal.index:
                     await self._end_separately(batch, plain, {})
-                    await self._delete(path)
+                    await self._epoch.delete(path)
             return messages
 
     def _is_simple(self, item: Entry) -> bool:
@@ -111,7 +114,7 @@ class BatchRemover(Manifests):
     ) -> list[Entry]:
         """Return the contents of a page after its bundles that cannot end as a whole have become single items."""
         for bundle in [entry for entry in entries if entry.is_bundle and not self._ends_whole(entry, batch, marked)]:
-            entries = await self._single_out(page, entries, bundle, batch.claims)
+            entries = await self._bundles.single_out(page, entries, bundle, batch.claims)
         return entries
 
     def _ends_whole(self, bundle: Entry, batch: Held, marked: Collection[str]) -> bool:
@@ -124,37 +127,26 @@ class BatchRemover(Manifests):
             and not any(name.may_hold(message_id) or message_id == name.id for message_id in marked)
         )
 
-    async def _entries(self, page: str) -> list[Entry]:
-        """Read a page of ours.
-
-        Raises: ClaimLostError: another process has taken the ledger over, and removed the page first.
-        """
-        try:
-            return await read_page(self._zookeeper.read, page)
-        except NoNodeError:
-            await self._require_epoch()
-            return []
-
     async def _reasons(self, page: str) -> dict[str, str]:
         """Read which messages of a page are to be dead-lettered, with the reasons."""
-        return {name: mark.words for name, mark in (await marks_below(self._zookeeper, page)).items()}
+        return {name: mark.words for name, mark in (await marks_below(self._epoch.zookeeper, page)).items()}
 
     async def _end_separately(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
         """End items with attempts, keys, a history or a reason, and items and bundles whose lock was forced open."""
         for bundle in filter(attrgetter("is_bundle"), entries):
-            await self._end_bundle(bundle, batch.claims)
+            await self._bundles.end(bundle, batch.claims)
         places = [entry.place for entry in entries if not entry.is_bundle]
         while places:
-            await self._zookeeper.sync(self._path)
+            await self._epoch.zookeeper.sync(self._epoch.path)
             async with self._reading:
-                found = await find(self._handle, places)
+                found = await find(self._epoch.handle, places)
                 held = [
                     snapshot
                     for snapshot in found
                     if snapshot.lock is not None and _claim_of(snapshot.lock) in batch.claims
                 ]
                 changes = [self._disposition(snapshot, reasons.get(snapshot.id)) for snapshot in held]
-                fenced = [change._replace(operations=[self._check(), *change.operations]) for change in changes]
+                fenced = [change._replace(operations=[self._epoch.check(), *change.operations]) for change in changes]
                 settled = await settle(self._runtime, fenced)
             for snapshot, change in zip(held, settled, strict=True):
                 if change.obstacle is not None:
@@ -165,12 +157,12 @@ class BatchRemover(Manifests):
                 if change.left and change.obstacle is None
             ]
             if places:
-                await self._require_epoch()
+                await self._epoch.require()
 
     def _disposition(self, snapshot: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:
             return removal(self._runtime, self._state, snapshot, CONSUME)
-        disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
+        disposition = Disposition("dead", reason=f"stream {self._epoch.group!r}: {reason}")
         return dead_lettering(self._runtime, self._state, snapshot, disposition)
 
 

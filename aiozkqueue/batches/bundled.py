@@ -22,20 +22,19 @@ from aiozkqueue.queue.redelivery.bundles import (
     removal,
     replacement,
 )
-from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
     Create,
     Delete,
-    NoAuthError,
     NoNodeError,
     NotEmptyError,
     SetData,
     until_answered,
 )
 
-from .epoch import Epoch, RefusedError
+from .epoch import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.redelivery.bundles import BundleState
     from aiozkqueue.zookeeper import Operation
+
+    from .epoch import Epoch
 
 log: Final = logging.getLogger(__name__)
 
@@ -74,15 +75,20 @@ def releasing(paths: QueuePaths, entry: Entry, untouched: Mapping[str, int]) -> 
     return operations
 
 
-class Bundles(Epoch):
-    """The part of a ledger that changes single bundles."""
+class LedgerBundles:
+    """Changes single bundles for a ledger."""
 
-    async def _dissolve(self, place: str) -> list[Entry]:
+    def __init__(self, epoch: Epoch) -> None:
+        self._epoch = epoch
+        self._runtime = epoch.runtime
+        self._state = epoch.state
+
+    async def dissolve(self, place: str) -> list[Entry]:
         """Dissolve a bundle that no client holds; return the single items that its messages have become.
 
         Another client may have done so first, or may take them: the page that locks them finds out.
         """
-        zookeeper, paths = self._zookeeper, self._state.paths
+        zookeeper, paths = self._epoch.zookeeper, self._state.paths
         now = await self._runtime.server_clock.learned(paths.due)
         with translate_denials(self._state.name):
             state = await read_bundle(zookeeper, paths, place)
@@ -90,7 +96,7 @@ class Bundles(Epoch):
                 return []
         return _singles(place, state)
 
-    async def _single_out(
+    async def single_out(
         self, page: str, entries: Sequence[Entry], bundle: Entry, claims: Collection[str]
     ) -> list[Entry]:
         """Replace a bundle of a page by its messages as locked single items; return the new contents of the page.
@@ -116,7 +122,7 @@ class Bundles(Epoch):
             after = [*entries[:position], *singles, *entries[position + 1 :]]
             write = SetData(page, write_page(after))
             try:
-                await self._change([write, *operations], partial(self._has, page, after))
+                await self._epoch.change([write, *operations], partial(self._has, page, after))
             except RefusedError as refusal:
                 if isinstance(refusal.error, NoNodeError | BadVersionError) and not refusal.index:  # of the page
                     raise refusal.error from refusal
@@ -124,7 +130,7 @@ class Bundles(Epoch):
             else:
                 return after
 
-    async def _end_bundle(self, bundle: Entry, claims: Collection[str]) -> None:
+    async def end(self, bundle: Entry, claims: Collection[str]) -> None:
         """End the messages of a bundle, unless its lock was forced open.
 
         Raises: ClaimLostError, AccessDeniedError.
@@ -136,15 +142,15 @@ class Bundles(Epoch):
                 return
             operations = [*removal(paths, bundle.place, state, obstructed=obstructed), Delete(paths.lock(bundle.id))]
             try:
-                await self._change(operations, partial(self._gone, paths.lock(bundle.id)))
+                await self._epoch.change(operations, partial(self._epoch.gone, paths.lock(bundle.id)))
             except RefusedError as refusal:
                 obstructed = self._obstructed_by(refusal, bundle, before=obstructed)
             else:
                 return
 
     async def _read_bundle(self, bundle: Entry) -> BundleState | None:
-        read = partial(read_bundle, self._zookeeper, self._state.paths, bundle.place)
-        return await until_answered(self._zookeeper, read)
+        read = partial(read_bundle, self._epoch.zookeeper, self._state.paths, bundle.place)
+        return await until_answered(self._epoch.zookeeper, read)
 
     def _obstructed_by(self, refusal: RefusedError, bundle: Entry, *, before: bool) -> bool:
         """Return whether znodes below a bundle obstruct its removal, after a change of the bundle was refused.
@@ -157,19 +163,15 @@ class Bundles(Epoch):
             log_obstructed(self._state.paths, bundle.place)
             return True
         if not isinstance(refusal.error, NoNodeError | BadVersionError):
-            raise self._refused(refusal) from refusal
+            raise self._epoch.reason(refusal) from refusal
         return before
 
     async def _has(self, page: str, entries: Sequence[Entry]) -> bool:
         """Whether a page has these contents."""
         try:
-            return await read_page(self._zookeeper.read, page) == list(entries)
+            return await read_page(self._epoch.zookeeper.read, page) == list(entries)
         except NoNodeError:
             return False
-
-    def _refused(self, refusal: RefusedError) -> Exception:
-        error = refusal.error
-        return access_denied(self._state.name, error) if isinstance(error, NoAuthError) else error
 
 
 def _is_ours(state: BundleState, claims: Collection[str]) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import ClaimLostError
-from aiozkqueue.layout import LockRecord
-from aiozkqueue.operations.ledger_pages import owner_of_ledger, path_of_ledger
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
+from aiozkqueue.operations.ledger_pages import path_of_ledger
+from aiozkqueue.operations.similar import absence
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
     Create,
     Delete,
     MultiError,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     SetData,
@@ -29,11 +31,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Node, Operation, Stat, ZooKeeperError
-
-
-#: The prefix of the names of manifests.
-BATCH: Final = "batch-"
+    from aiozkqueue.zookeeper import Node, Operation, Stat, ZooKeeper, ZooKeeperError
 
 
 async def deletion_of(state: QueueState) -> ClaimLostError | None:
@@ -44,6 +42,14 @@ async def deletion_of(state: QueueState) -> ClaimLostError | None:
         f"queue {state.name!r} was deleted, and with it the batches of its streams; this query must stop. Create the "
         "queue again, as any put does, and start the query with a new checkpoint or with failOnDataLoss=false"
     )
+
+
+def refuse_order(state: QueueState) -> None:
+    """Refuse an open queue whose messages have an order, which batches do not keep. Raises: InvalidOptionError."""
+    if state.config.grouped or state.config.collapse:
+        what = "keeps an order or collapses messages, which a stream would not"
+        msg = f"queue {state.name!r} {what}: use consumers to take from it"
+        raise InvalidOptionError(msg)
 
 
 class RefusedError(Exception):
@@ -59,36 +65,69 @@ class Epoch:
     """One process's hold on a group's ledger."""
 
     def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
-        self._runtime = handle.runtime
-        self._zookeeper = handle.zookeeper
-        self._state = handle.state
-        self._group = group
-        self._path = path_of_ledger(handle.paths, group)
-        self._epoch: int | None = None
+        self.handle: QueueHandle[Runtime] = handle
+        self.runtime: Runtime = handle.runtime
+        self.zookeeper: ZooKeeper = handle.zookeeper
+        self.state: QueueState = handle.state
+        self.group: str = group
+        self.path: str = path_of_ledger(handle.paths, group)
+        self.record: LedgerRecord = LedgerRecord()
+        self._version: int | None = None
         self._created = 0  # the transaction that created the group's znode
-        self._record = LedgerRecord()
 
-    async def _take_over(self) -> None:
+    @property
+    def began(self) -> bool:
+        """Whether this process has taken the ledger over."""
+        return self._version is not None
+
+    async def open(self) -> None:
+        """Take the ledger over, unless that has been done: earlier processes can then change nothing.
+
+        Raises: NotFoundError; InvalidOptionError: the queue has an order, which batches do not keep.
+        """
+        if self.began:
+            return
+        if not await self.state.exists():
+            raise NotFoundError(await absence(self.runtime, self.state.name))
+        await self.reopen()
+        await self.take_over()
+
+    async def reopen(self) -> None:
+        """Read the configuration, as `refresh`. Raises: InvalidOptionError: the queue has an order."""
+        await self.refresh()
+        refuse_order(self.state)
+
+    async def refresh(self) -> None:
+        """Read the configuration. Raises: NotFoundError; ClaimLostError: the queue was deleted since `open`."""
+        self.state.invalidate()
+        try:
+            await self.state.open()
+        except NotFoundError as error:
+            if not self.began:
+                raise
+            raise await self._lost() from error
+
+    async def take_over(self) -> None:
         """Begin an epoch, unless this process has one. Raises: ClaimLostError: the queue has been deleted."""
-        while self._epoch is None:
-            await self._zookeeper.ensure(self._state.paths.ledgers)
-            self._epoch = await self._try_to_take_over()
-            if self._epoch is None and (deleted := await deletion_of(self._state)) is not None:
+        while self._version is None:
+            await self.zookeeper.ensure(self.state.paths.ledgers)
+            self._version = await self._try_to_take_over()
+            if self._version is None and (deleted := await deletion_of(self.state)) is not None:
                 raise deleted
 
     async def _try_to_take_over(self) -> int | None:
         """Write to the group's znode; return its version, or None if another write preceded or followed."""
-        zookeeper = self._zookeeper
-        await zookeeper.sync(self._path)
+        zookeeper = self.zookeeper
+        await zookeeper.sync(self.path)
         try:
-            node = await zookeeper.read(self._path)
+            node = await zookeeper.read(self.path)
         except NoNodeError:
             node = None
         known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
-        identity, run = (f"{self._runtime.random.getrandbits(4 * digits):0{digits}x}" for digits in (32, 16))
-        self._record = known._replace(identity=known.identity or identity, run=run)
-        data = self._encoded(self._record)
-        write = Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)
+        identity, run = (f"{self.runtime.random.getrandbits(4 * digits):0{digits}x}" for digits in (32, 16))
+        self.record = known._replace(identity=known.identity or identity, run=run)
+        data = self._encoded(self.record)
+        write = Create(self.path, data) if node is None else SetData(self.path, data, node.stat.version)
         try:
             await apply_until_answered(zookeeper, [write])
         except MultiError as refusal:
@@ -106,22 +145,22 @@ class Epoch:
 
         The data alone does not show that: a release writes it again.
         """
-        await self._zookeeper.sync(self._path)
+        await self.zookeeper.sync(self.path)
         try:
-            node = await self._zookeeper.read(self._path)
+            node = await self.zookeeper.read(self.path)
         except NoNodeError:
             return None
         return node if (node.data, node.stat.version) == (data, version) else None
 
     def _encoded(self, record: LedgerRecord) -> bytes:
-        return record.encode({"client": self._runtime.ids.client, **json.loads(self._runtime.about or b"{}")})
+        return record.encode({"client": self.runtime.ids.client, **json.loads(self.runtime.about or b"{}")})
 
-    async def _note(self, record: LedgerRecord, change: Operation) -> None:
+    async def note(self, record: LedgerRecord, change: Operation) -> None:
         """Write the ledger's record together with a change. This begins another epoch, which is ours too.
 
         Raises: ClaimLostError.
         """
-        data, check = self._encoded(record), self._check()
+        data, check = self._encoded(record), self.check()
         write = SetData(check.path, data, check.version)
         version = check.version + 1
 
@@ -129,23 +168,24 @@ class Epoch:
             return refusal.index == 0 and await self._read_if_ours(data, version) is not None
 
         try:
-            await apply_until_answered(self._zookeeper, [write, change], applied=applied)
+            await apply_until_answered(self.zookeeper, [write, change], applied=applied)
         except MultiError as refusal:
             raise await self._lost() if refusal.index == 0 else refusal.error from refusal
-        self._epoch, self._record = version, record
+        self._version, self.record = version, record
 
     async def _lost(self) -> ClaimLostError:
         """Return the error of an epoch that another process, or the deletion of the queue, has ended."""
-        return await deletion_of(self._state) or ClaimLostError(
-            f"queue {self._state.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
+        return await deletion_of(self.state) or ClaimLostError(
+            f"queue {self.state.name!r}: the ledger of stream {self.group!r} has been taken over or released; this "
             "process must stop"
         )
 
-    def _check(self) -> Check:
-        assert self._epoch is not None  # noqa: S101 - `_take_over` comes first
-        return Check(self._path, self._epoch)
+    def check(self) -> Check:
+        """Return the operation that asserts this epoch."""
+        assert self._version is not None  # noqa: S101 - `take_over` comes first
+        return Check(self.path, self._version)
 
-    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None) -> None:
+    async def change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Apply a change of the epoch.
 
         A refusal after a lost reply may mean that the change was applied: ``done`` returns whether it was. None: a
@@ -158,41 +198,42 @@ class Epoch:
             return refusal.index > 0 and done is not None and await done()
 
         try:
-            await apply_until_answered(self._zookeeper, [self._check(), *operations], applied=applied)
+            await apply_until_answered(self.zookeeper, [self.check(), *operations], applied=applied)
         except MultiError as refusal:
             if refusal.index == 0:
                 raise await self._lost() from refusal
             raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
-    async def _delete(self, *paths: str) -> None:
-        """Delete all of these znodes, or none. Raises: as `_change`."""
-        await self._change([Delete(path) for path in paths], partial(self._gone, paths[0]))
+    async def delete(self, *paths: str) -> None:
+        """Delete all of these znodes, or none. Raises: as `change`."""
+        await self.change([Delete(path) for path in paths], partial(self.gone, paths[0]))
 
-    async def _require_epoch(self) -> None:
-        """Raise ClaimLostError if another process has taken the ledger over."""
-        await self._change([])
+    async def require(self) -> None:
+        """Raise ClaimLostError if another process has taken the ledger over. This writes nothing."""
+        await self.change([])
 
-    async def _hold(self) -> Stat:
+    async def hold(self) -> Stat:
         """Return the stat of the group's znode.
 
         The znode of a queue that was deleted and created again may have the same version.
 
         Raises: ClaimLostError: another process has taken the ledger over, or the queue was deleted.
         """
-        await self._zookeeper.sync(self._path)
-        stat = await self._zookeeper.exists(self._path)
-        if stat is None or (stat.version, stat.czxid) != (self._epoch, self._created):
+        await self.zookeeper.sync(self.path)
+        stat = await self.zookeeper.exists(self.path)
+        if stat is None or (stat.version, stat.czxid) != (self._version, self._created):
             raise await self._lost()
         return stat
 
-    async def _exists(self, path: str) -> bool:
-        return await self._zookeeper.exists(path) is not None
+    async def exists(self, path: str) -> bool:
+        """Whether a znode exists: as ``done`` of `change`."""
+        return await self.zookeeper.exists(path) is not None
 
-    async def _gone(self, path: str) -> bool:
-        return await self._zookeeper.exists(path) is None
+    async def gone(self, path: str) -> bool:
+        """Whether a znode does not exist: as ``done`` of `change`."""
+        return await self.zookeeper.exists(path) is None
 
-    def _manifest(self, number: int) -> str:
-        return f"{self._path}/{BATCH}{number:010d}"
-
-    def _lock_of(self, number: int) -> LockRecord:
-        return LockRecord(f"{self._group}/{number}", owner_of_ledger(self._group))
+    def reason(self, refusal: RefusedError) -> Exception:
+        """Return the error to raise for an operation that was refused, and cannot be tried again."""
+        error = refusal.error
+        return access_denied(self.state.name, error) if isinstance(error, NoAuthError) else error

@@ -16,31 +16,29 @@ The group's znode is never removed: its version, and the numbers of manifests th
 
 from __future__ import annotations
 
-import logging
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import UnreadBatchError
-from aiozkqueue.layout import name_at
-from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, is_page, write_page
-from aiozkqueue.zookeeper import (
-    Create,
-    Delete,
-    SetData,
-    below,
-)
+from aiozkqueue.zookeeper import SetData, below
 
+from .acknowledge import BatchRemover
+from .attempts import BatchAttempts
+from .bundled import LedgerBundles
+from .epoch import Epoch
+from .making import BatchMaker
+from .manifests import Manifests
 from .preparing import BatchPreparer
 from .read_marks import Evidence, Reading, ReadMark, weigh
 from .records import LedgerState
+from .unreadable import Obstacles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
 
     from .manifests import Page
-
-
-log: Final = logging.getLogger(__name__)
 
 
 class HandedOut(NamedTuple):
@@ -53,13 +51,47 @@ class HandedOut(NamedTuple):
     """Identifies the attempt: the version of the batch's znode."""
 
 
-class Ledger(BatchPreparer):
+class Ledger:
     """One group's ledger; the first change made here takes it over."""
+
+    def __init__(self, handle: QueueHandle[Runtime], group: str, *, most_bytes: int | None = None) -> None:
+        """``most_bytes`` is the size at which a batch ends, see `BatchMaker`; None: any size."""
+        self._epoch = epoch = Epoch(handle, group)
+        self._manifests = manifests = Manifests(epoch)
+        bundles, obstacles = LedgerBundles(epoch), Obstacles(handle.state, group)
+        self._remover = BatchRemover(epoch, manifests, bundles, obstacles)
+        self._maker = BatchMaker(epoch, manifests, bundles, obstacles, most_bytes)
+        self._preparer = BatchPreparer(epoch, manifests, self._maker)
+        self._attempts = BatchAttempts(epoch, manifests, bundles)
+
+    async def open(self) -> None:
+        """Take the ledger over, unless that has been done. Raises: as `Epoch.open`."""
+        await self._epoch.open()
 
     async def freeze(self) -> None:
         """From now on take only messages that are in the queue now."""
-        await self.open()
-        await self._backlog.freeze()
+        await self._epoch.open()
+        await self._maker.freeze()
+
+    async def batches(self) -> list[int]:
+        """Return the numbers of the batches that have not been acknowledged."""
+        return await self._manifests.batches()
+
+    async def pages(self, number: int) -> list[Page]:
+        """Return the pages of a batch. Raises: as `Manifests.pages`."""
+        return await self._manifests.pages(number)
+
+    async def prepare(self, after: int, limit: int | None) -> None:
+        """Begin to fill the batch after this one, with up to ``limit`` messages. Raises: as `BatchPreparer.prepare`."""
+        await self._preparer.prepare(after, limit)
+
+    def halt(self) -> None:
+        """Add no further pages to a batch that is being filled."""
+        self._maker.halt()
+
+    async def release_unsealed(self) -> int:
+        """Release the batches that are not sealed. Raises: as `BatchPreparer.release_unsealed`."""
+        return await self._preparer.release_unsealed()
 
     async def next_batch(self, after: int, limit: int | None) -> int:
         """Return the number of the batch that follows the given one; if no message is left for it, the given number.
@@ -70,42 +102,33 @@ class Ledger(BatchPreparer):
 
         Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
         """
-        await self.open()
-        numbers = [number for number in await self.batches() if number > after]
-        if numbers and (await self._read(numbers[0])).done:
+        await self._epoch.open()
+        epoch, manifests = self._epoch, self._manifests
+        numbers = [number for number in await manifests.batches() if number > after]
+        if numbers and (await manifests.read(numbers[0])).done:
             await self.finish()
-            numbers = [number for number in await self.batches() if number > after]
+            numbers = [number for number in await manifests.batches() if number > after]
         for number in numbers:
-            if (await self._read(number)).sealed:
+            if (await manifests.read(number)).sealed:
                 return number
-            await self._reopen()
-            if self._state.config.paused:
+            await epoch.reopen()
+            if epoch.state.config.paused:
                 return after
-            if await self._complete(number, limit) is not None:
+            if await self._maker.complete(number, limit) is not None:
                 return number
-        made = await self._complete(None, limit)
+        made = await self._maker.complete(None, limit)
         return after if made is None else made
-
-    async def _complete(self, number: int | None, limit: int | None) -> int | None:
-        """Fill and seal an unsealed batch, or a new one; return its number, or None if there is no message for it."""
-        begun = await self._extend(number, limit)
-        if begun is None:
-            return None
-        sealed = SetData(self._manifest(begun.number), Manifest(begun.messages).encode())
-        await self._change([sealed])
-        self._unsealed = False
-        return begun.number
 
     async def state(self) -> LedgerState:
         """Return the state of the ledger. This writes nothing, once the ledger is open.
 
         Raises: as `open`; ClaimLostError: another process has taken the ledger over.
         """
-        await self.open()
-        stat = await self._hold()
-        numbers = await self.batches()
-        handed = [number for number in numbers if (await self._read(number)).attempts]
-        record = self._record
+        await self._epoch.open()
+        stat = await self._epoch.hold()
+        numbers = await self._manifests.batches()
+        handed = [number for number in numbers if (await self._manifests.read(number)).attempts]
+        record = self._epoch.record
         return LedgerState(
             identity=record.identity,
             made=stat.children_created,
@@ -116,8 +139,8 @@ class Ledger(BatchPreparer):
 
     async def require_ours(self) -> None:
         """Raise ClaimLostError if another process has taken the ledger over. This writes nothing."""
-        await self.open()
-        await self._hold()
+        await self._epoch.open()
+        await self._epoch.hold()
 
     async def hand_out(self, number: int, stream: str, most: int | None = None, *, again: bool = False) -> HandedOut:
         """Return a batch for the tasks of a query, and count the attempt, unless the same attempt asks ``again``.
@@ -126,77 +149,20 @@ class Ledger(BatchPreparer):
 
         Raises: ClaimLostError: there is no such batch any more, or another process has taken the ledger over.
         """
-        await self.open()
+        await self._epoch.open()
         if not again:
-            await self._attempt(number, most)
-        state, pages = await self._read(number), await self.pages(number)
+            await self._attempts.count(number, most)
+        epoch, manifests = self._epoch, self._manifests
+        state, pages = await manifests.read(number), await manifests.pages(number)
         if state.rejected:
             pages = []
         messages = sum(page.messages for page in pages)
-        check = self._check()
-        mark = ReadMark(stream, self._record.run, 0, messages)
-        stat = await self._zookeeper.exists(self._manifest(number))
-        await self._hold()  # otherwise this may be the version of a successor's attempt
-        reading = Reading(check.path, check.version, self._manifest(number), mark)
+        check, manifest = epoch.check(), manifests.path_of(number)
+        mark = ReadMark(stream, epoch.record.run, 0, messages)
+        stat = await epoch.zookeeper.exists(manifest)
+        await epoch.hold()  # otherwise this may be the version of a successor's attempt
+        reading = Reading(check.path, check.version, manifest, mark)
         return HandedOut(pages, reading, -1 if stat is None else stat.version)
-
-    async def _attempt(self, number: int, most: int | None) -> None:
-        """Count an attempt at a batch. After too many, divide the batch, or reject its only message."""
-        queue = self._state.name
-        what, extra = f"queue {queue}: batch {number} of stream {self._group!r}", {"queue": queue}
-        heirs = [batch for batch in await self.batches() if (await self._read(batch)).parent == number]
-        if heirs:
-            await self._divide(number, heirs[0])  # finish an interrupted division
-        await self.pages(number)
-        before = await self._read(number)
-        after = before.next_attempt(most)
-        if after.rejected and not before.rejected:
-            log.error("%s: its only message is rejected after %d attempts", what, after.rejected, extra=extra)
-        if after.messages != before.messages:
-            log.warning("%s: %s of its %s messages are tried alone", what, after.messages, before.messages, extra=extra)
-            heir = Manifest(0, parent=number, chunk=after.chunk)
-            await self._divide(number, await self._new(heir.encode()))
-            after = (await self._read(number)).next_attempt(None)
-        await self._change([SetData(self._manifest(number), after.encode())])
-
-    async def _divide(self, number: int, heir: int) -> None:
-        """Keep the first messages in a batch, as recorded in its heir, and move the others to that heir.
-
-        Each change can be repeated, so any process that finds an heir can finish. The locks are unchanged.
-        """
-        manifest, target = self._manifest(number), self._manifest(heir)
-        state, pages = await self._read(number), await self.pages(number, sealed=False)
-        chunk = (await self._read(heir)).chunk
-        claims = self._claims(number, state)
-        for name in await below(self._zookeeper, manifest):
-            if not is_page(name):  # a mark for the undivided batch
-                await self._delete(f"{manifest}/{name}")
-        remaining = chunk
-        for page in pages:
-            first, remainder = await self._cut(page.path, remaining, claims)
-            remaining -= count_messages(first)
-            if remainder:
-                create = Create(f"{target}/{name_at(page.path)}", write_page(remainder))
-                marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
-                rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
-                await self._change([create, *marks, rest], partial(self._exists, create.path))
-        kept, moved = [sum(page.messages for page in await self.pages(part, sealed=False)) for part in (number, heir)]
-        left, right = state.divided(number, chunk, kept, moved)
-        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())])
-
-    async def _cut(self, page: str, remaining: int, claims: Collection[str]) -> tuple[list[Entry], list[Entry]]:
-        """Return the first items of a page, with up to ``remaining`` messages, and the others.
-
-        If the cut is inside a bundle, the messages of the bundle become locked single items.
-        """
-        entries, index = await self._entries(page), 0
-        while remaining and index < len(entries):
-            entry = entries[index]
-            if entry.messages > remaining:
-                entries = await self._single_out(page, entries, entry, claims)
-            else:
-                remaining, index = remaining - entry.messages, index + 1
-        return entries[:index], entries[index:]
 
     async def acknowledge(self, number: int, stream: str | None = None) -> int:
         """Mark the batches up to this one as done, and remove them; return the number of messages.
@@ -205,8 +171,8 @@ class Ledger(BatchPreparer):
         """
         batches = await self.mark_done(number, stream)
         if batches:
-            await self._refresh()  # the operations of each end depend on it
-        return sum([await self._remove(batch) for batch in batches])
+            await self._epoch.refresh()  # the operations of each end depend on it
+        return sum([await self._remover.remove(batch) for batch in batches])
 
     async def mark_done(self, number: int, stream: str | None = None) -> list[int]:
         """Mark the batches up to this one as done; return those that `finish` has to remove.
@@ -219,36 +185,38 @@ class Ledger(BatchPreparer):
             ClaimLostError: another has taken the ledger over.
             UnreadBatchError: no task of the stream has read one of them; nothing is removed.
         """
-        await self.open()
-        batches = [batch for batch in await self.batches() if batch <= number]
+        await self._epoch.open()
+        batches = [batch for batch in await self._manifests.batches() if batch <= number]
         if not batches:
             await self.require_ours()
         elif stream is not None:
             batches = await self._removable(batches, stream)
         for batch in batches:
-            state = await self._read(batch)
+            state = await self._manifests.read(batch)
             if not state.done:
-                done = SetData(self._manifest(batch), state._replace(done=True).encode())
-                await self._note(self._record._replace(done=max(batch, self._record.done)), done)
+                done = SetData(self._manifests.path_of(batch), state._replace(done=True).encode())
+                record = self._epoch.record
+                await self._epoch.note(record._replace(done=max(batch, record.done)), done)
         return batches
 
     async def _removable(self, batches: Sequence[int], stream: str) -> list[int]:
         """Return the batches that may be removed. Raises: UnreadBatchError."""
-        await self._zookeeper.sync(self._path)
+        epoch, manifests = self._epoch, self._manifests
+        await epoch.zookeeper.sync(epoch.path)
         removable = 0
         for index, batch in enumerate(batches):
-            state = await self._read(batch)
-            names = await below(self._zookeeper, self._manifest(batch))
+            state = await manifests.read(batch)
+            names = await below(epoch.zookeeper, manifests.path_of(batch))
             if state.messages is None:
                 evidence = Evidence.UNREAD
             else:
-                evidence = weigh(names, state.messages, stream, self._record.run)
+                evidence = weigh(names, state.messages, stream, epoch.record.run)
             if state.done or state.rejected or evidence is Evidence.READ:
                 removable = index + 1
             elif evidence is Evidence.UNREAD:
-                await self._require_epoch()  # the process that has taken it over may have removed it
+                await epoch.require()  # the process that has taken it over may have removed it
                 msg = (
-                    f"queue {self._state.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
+                    f"queue {epoch.state.name!r}: Spark committed batch {batch} of stream {epoch.group!r}, but no task "
                     "of this query has read all of it. A file sink does so when its folder knows the batch number from "
                     "another checkpoint. Nothing was removed from the queue. Start with a new checkpoint, an empty "
                     "output folder and startingOffsets=earliest; or set failOnDataLoss=false to get these messages "
@@ -264,13 +232,13 @@ class Ledger(BatchPreparer):
 
         Raises: ClaimLostError: another process has taken the ledger over; AccessDeniedError.
         """
-        await self._refresh()
-        await self._take_over()
+        await self._epoch.refresh()
+        await self._epoch.take_over()
         finished = 0
-        for batch in await self.batches():
-            state = await self._read(batch)
+        for batch in await self._manifests.batches():
+            state = await self._manifests.read(batch)
             if not state.done:
                 break  # batches are acknowledged in order
-            await self._remove(batch)
+            await self._remover.remove(batch)
             finished += state.messages or 0
         return finished

@@ -7,15 +7,13 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import InvalidOptionError, NotFoundError
 from aiozkqueue.layout import name_at
-from aiozkqueue.operations.ledger_pages import Entry, count_messages, write_page
+from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, write_page
 from aiozkqueue.operations.listing import locked_ids
-from aiozkqueue.operations.similar import absence
 from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 
-from .acknowledge import MAX_CONCURRENT, BatchRemover
+from .acknowledge import MAX_CONCURRENT
 from .backlog import Backlog
 from .bundled import locking
 from .epoch import RefusedError
@@ -23,10 +21,12 @@ from .epoch import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
+
+    from .bundled import LedgerBundles
+    from .epoch import Epoch
+    from .manifests import Manifests
+    from .unreadable import Obstacles
 
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
 #: that is 190 MiB for pages of this size; pages of 1,000 items would exceed the heap of many servers.
@@ -41,14 +41,6 @@ MOST: Final = 100_000
 BACKLOG: Final = 50_000
 
 
-def refuse_order(state: QueueState) -> None:
-    """Refuse an open queue whose messages have an order, which batches do not keep. Raises: InvalidOptionError."""
-    if state.config.grouped or state.config.collapse:
-        what = "keeps an order or collapses messages, which a stream would not"
-        msg = f"queue {state.name!r} {what}: use consumers to take from it"
-        raise InvalidOptionError(msg)
-
-
 class Begun(NamedTuple):
     """A batch that is not sealed yet."""
 
@@ -58,45 +50,84 @@ class Begun(NamedTuple):
     """The number of its next page."""
 
 
-class BatchMaker(BatchRemover):
-    """Fills batches."""
+class BatchMaker:
+    """Fills the batches of a ledger."""
 
-    def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
-        super().__init__(handle, group)
+    def __init__(
+        self,
+        epoch: Epoch,
+        manifests: Manifests,
+        bundles: LedgerBundles,
+        obstacles: Obstacles,
+        most_bytes: int | None,
+    ) -> None:
+        """``most_bytes`` is the size at which a batch ends; None: any size. A batch has at least one item or bundle."""
+        self._epoch = epoch
+        self._manifests = manifests
+        self._bundles = bundles
+        self._obstacles = obstacles
+        self._state = epoch.state
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # places that were examined since, and come first
-        self._backlog = Backlog(handle)
+        self._backlog = Backlog(epoch.handle)
         self._begun: Begun | None = None  # this process has filled it last
-        self._unsealed = False  # it has begun to fill one, and not sealed it
         self._halted = False
-        self.most_bytes: int | None = None
-        """The size at which a batch ends, bytes; None: any size. A batch has at least one item or bundle."""
+        self.unsealed: bool = False
+        """Whether this process has begun to fill a batch, and not sealed it."""
+        self._most_bytes = most_bytes
 
     def halt(self) -> None:
         """Add no further pages to a batch that is being filled."""
         self._halted = True
 
-    async def _extend(self, number: int | None, limit: int | None) -> Begun | None:
-        """Fill an unsealed batch, or a new one; remove it and return None if there is no message for it."""
+    async def freeze(self) -> None:
+        """From now on take only messages that are in the queue now."""
+        await self._backlog.freeze()
+
+    def forget(self) -> None:
+        """Forget the batch that was begun: it has been released."""
+        self._begun, self.unsealed = None, False
+
+    async def complete(self, number: int | None, limit: int | None) -> int | None:
+        """Fill and seal an unsealed batch, or a new one; return its number, or None if there is no message for it.
+
+        ``limit`` is the maximum number of its messages; None: `MOST`. The configuration must be current for a batch
+        that has been begun.
+
+        Raises: ClaimLostError, AccessDeniedError.
+        """
+        begun = await self.extend(number, limit)
+        if begun is None:
+            return None
+        sealed = SetData(self._manifests.path_of(begun.number), Manifest(begun.messages).encode())
+        await self._epoch.change([sealed])
+        self.unsealed = False
+        return begun.number
+
+    async def extend(self, number: int | None, limit: int | None) -> Begun | None:
+        """Fill an unsealed batch, or a new one; remove it and return None if there is no message for it.
+
+        Raises: as `complete`.
+        """
         most = limit_of(limit)
         begun = None if number is None else await self._known(number)
-        self._begun, self._unsealed = None, True
+        self._begun, self.unsealed = None, True
         if begun is None or begun.messages < most:
             if not self._left:
                 await self._list_free(limit)
             if begun is None and not self._left:
-                self._unsealed = False
+                self.unsealed = False
                 return None
-            begun = begun or Begun(await self._new())
-            if self.most_bytes is None:
+            begun = begun or Begun(await self._manifests.new())
+            if self._most_bytes is None:
                 begun = await self._fill(begun, most)
             elif not begun.messages:
-                begun = await self._fill(begun, await self._fitting(most, self.most_bytes))
+                begun = await self._fill(begun, await self._fitting(most, self._most_bytes))
         if begun.messages:
             self._begun = begun
             return begun
-        await self._remove_manifest(self._manifest(begun.number))
-        self._unsealed = False
+        await self._manifests.remove(begun.number)
+        self.unsealed = False
         return None
 
     async def _fitting(self, most: int, size: int) -> int:
@@ -108,7 +139,7 @@ class BatchMaker(BatchRemover):
         messages = total = 0
         while messages < most and (together := list(islice(places, PAGE))):
             paths = [self._state.paths.at(place) for place in together]
-            stats = await asyncio.gather(*map(self._zookeeper.exists, paths))
+            stats = await asyncio.gather(*map(self._epoch.zookeeper.exists, paths))
             for place, stat in zip(together, stats, strict=True):
                 total += 0 if stat is None else stat.data_length
                 if total > size and messages:
@@ -120,44 +151,16 @@ class BatchMaker(BatchRemover):
         """Return the contents of an unsealed batch. While the ledger is ours, only this process changes them."""
         if self._begun is not None and self._begun.number == number:
             return self._begun
-        pages = await self.pages(number, sealed=False)
+        pages = await self._manifests.pages(number, sealed=False)
         # An earlier page than the last may have been refused.
         after = int(name_at(pages[-1].path)) + 1 if pages else 0
         return Begun(number, sum(page.messages for page in pages), after)
 
     async def _list_free(self, limit: int | None) -> None:
         """List free messages."""
-        await self._reopen()
+        await self._epoch.reopen()
         if not self._state.config.paused:
             self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_unreadable)
-
-    async def open(self) -> None:
-        """Take the ledger over, unless that has been done: earlier processes can then change nothing.
-
-        Raises: NotFoundError; InvalidOptionError: the queue has an order, which batches do not keep.
-        """
-        if self._epoch is not None:
-            return
-        state = self._state
-        if not await state.exists():
-            raise NotFoundError(await absence(self._handle.runtime, state.name))
-        await self._reopen()
-        await self._take_over()
-
-    async def _reopen(self) -> None:
-        """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
-        await self._refresh()
-        refuse_order(self._state)
-
-    async def _refresh(self) -> None:
-        """Read the configuration. Raises: NotFoundError; ClaimLostError: the queue was deleted since `open`."""
-        self._state.invalidate()
-        try:
-            await self._state.open()
-        except NotFoundError as error:
-            if self._epoch is None:
-                raise
-            raise await self._lost() from error
 
     async def _fill(self, begun: Begun, most: int) -> Begun:
         """Add pages until no message is left, or the batch is full."""
@@ -168,7 +171,7 @@ class BatchMaker(BatchRemover):
             while remaining > 0 and len(pages) < MAX_CONCURRENT and self._left:
                 chosen = await self._choose(size, remaining)
                 if chosen:
-                    pages[f"{self._manifest(number)}/{page:06d}"] = chosen
+                    pages[f"{self._manifests.path_of(number)}/{page:06d}"] = chosen
                     page, remaining = page + 1, remaining - count_messages(chosen)
             adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
             made = await run_limited(MAX_CONCURRENT, adding)
@@ -177,7 +180,7 @@ class BatchMaker(BatchRemover):
             if not refused:
                 size = min(PAGE, 2 * size)
                 continue
-            await self._reopen()
+            await self._epoch.reopen()
             if self._state.config.paused:
                 self._candidates, self._again = [], []
                 break
@@ -202,7 +205,7 @@ class BatchMaker(BatchRemover):
             if messages > most:
                 rest = chosen[index:]
                 if not index:
-                    rest[:1] = await self._dissolve(entry.place)
+                    rest[:1] = await self._bundles.dissolve(entry.place)
                 self._again[:0] = rest
                 return chosen[:index]
         return chosen
@@ -221,7 +224,7 @@ class BatchMaker(BatchRemover):
 
         Raises: AccessDeniedError: this user may not create locks. An item that it may not read counts as not free.
         """
-        lock = self._lock_of(number)
+        lock = self._manifests.lock_of(number)
         paths = self._state.paths
         # By the write of the ledgers' parent, a cancellation notices that a lock may have been replaced.
         write = SetData(paths.ledgers, b"")
@@ -229,13 +232,13 @@ class BatchMaker(BatchRemover):
         for entry in entries:
             operations += locking(paths, entry, lock)
         try:
-            await self._change(operations, partial(self._exists, path))
+            await self._epoch.change(operations, partial(self._epoch.exists, path))
         except RefusedError as refusal:
             if isinstance(refusal.error, NoAuthError) and not isinstance(operations[refusal.index], Check):
-                raise self._refused(refusal) from refusal
+                raise self._epoch.reason(refusal) from refusal
             if refusal.index:
                 return None
-            return count_messages(await self._entries(path))  # a page of ours whose reply was lost
+            return count_messages(await self._manifests.entries(path))  # a page of ours whose reply was lost
         return count_messages(entries)
 
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -245,16 +248,16 @@ class BatchMaker(BatchRemover):
         """
         paths = self._state.paths
         stats = await asyncio.gather(
-            *(self._obstacles.read(self._zookeeper, paths.at(entry.place)) for entry in entries)
+            *(self._obstacles.read(self._epoch.zookeeper, paths.at(entry.place)) for entry in entries)
         )
-        locked = await locked_ids(self._handle)
+        locked = await locked_ids(self._epoch.handle)
         chosen, free = set[str](), list[Entry]()
         for entry, stat in zip(entries, stats, strict=True):
             if stat is None or entry.id in locked or entry.id in chosen:
                 continue
             chosen.add(entry.id)
-            if entry.is_bundle and await self._zookeeper.exists(paths.bundle_record(entry.id)) is not None:
-                free += await self._dissolve(entry.place)
+            if entry.is_bundle and await self._epoch.zookeeper.exists(paths.bundle_record(entry.id)) is not None:
+                free += await self._bundles.dissolve(entry.place)
             else:
                 free.append(Entry(entry.place, stat.version))
         return free

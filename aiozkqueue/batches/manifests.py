@@ -8,17 +8,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
-from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, read_page
+from aiozkqueue.layout import LockRecord
+from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, owner_of_ledger, read_page
 from aiozkqueue.zookeeper import Create, NoNodeError, NotEmptyError, below
 
-from .bundled import Bundles
-from .epoch import BATCH, RefusedError
+from .epoch import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.operations.ledger_pages import Entry
 
+    from .epoch import Epoch
+
+#: The prefix of the names of manifests.
+BATCH: Final = "batch-"
 #: Marks that are removed at a time.
 MARKS: Final = 250
 _NUMBER: Final = re.compile("[0-9]{1,15}")
@@ -32,14 +36,29 @@ class Page(NamedTuple):
     entries: Sequence[Entry]
 
 
-class Manifests(Bundles):
-    """Lists, reads, creates and removes batches."""
+class Manifests:
+    """Lists, reads, creates and removes the batches of a ledger."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._epoch = epoch
+
+    def path_of(self, number: int) -> str:
+        """Return the path of a batch's manifest."""
+        return f"{self._epoch.path}/{BATCH}{number:010d}"
+
+    def lock_of(self, number: int) -> LockRecord:
+        """Return the contents of the locks of a batch."""
+        group = self._epoch.group
+        return LockRecord(f"{group}/{number}", owner_of_ledger(group))
+
+    def claims(self, number: int, state: Manifest) -> frozenset[str]:
+        """Return the names in the locks of a batch: of the batch, and of the batches that it was divided from."""
+        return frozenset(self.lock_of(batch).claim for batch in (number, *state.parents))
 
     async def batches(self) -> list[int]:
         """Return the numbers of the batches that have not been acknowledged."""
-        names = [
-            name.removeprefix(BATCH) for name in await below(self._zookeeper, self._path) if name.startswith(BATCH)
-        ]
+        children = await below(self._epoch.zookeeper, self._epoch.path)
+        names = [name.removeprefix(BATCH) for name in children if name.startswith(BATCH)]
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
@@ -47,52 +66,67 @@ class Manifests(Bundles):
 
         Raises: ClaimLostError: there is no such batch any more, or another process has taken the ledger over.
         """
-        manifest = self._manifest(number)
-        await self._zookeeper.sync(manifest)
-        state = await self._read(number)
+        zookeeper = self._epoch.zookeeper
+        await zookeeper.sync(self.path_of(number))
+        state = await self.read(number)
         if not state.done and (state.sealed or not sealed):
-            paths = await self._pages_of(number)
+            paths = await self.pages_of(number)
             with suppress(NoNodeError):  # it is being acknowledged
-                contents = await asyncio.gather(*(read_page(self._zookeeper.read, path) for path in paths))
+                contents = await asyncio.gather(*(read_page(zookeeper.read, path) for path in paths))
                 pages = [
                     Page(path, count_messages(entries), entries) for path, entries in zip(paths, contents, strict=True)
                 ]
                 if not sealed or sum(page.messages for page in pages) == state.messages:
                     return pages
-        if self._epoch is not None:
-            await self._hold()
+        if self._epoch.began:
+            await self._epoch.hold()
         msg = (
-            f"queue {self._state.name!r}: batch {number} of stream {self._group!r} does not exist: it was "
+            f"queue {self._epoch.state.name!r}: batch {number} of stream {self._epoch.group!r} does not exist: it was "
             "acknowledged, or its ledger was released. Set failOnDataLoss=false to continue without this batch: "
             "messages that were released are still in the queue and come in a later batch"
         )
         raise ClaimLostError(msg)
 
-    async def _read(self, number: int) -> Manifest:
+    async def read(self, number: int) -> Manifest:
+        """Read the state of a batch; it is neither sealed nor done if there is no such batch."""
         try:
-            return Manifest.decode((await self._zookeeper.read(self._manifest(number))).data)
+            return Manifest.decode((await self._epoch.zookeeper.read(self.path_of(number))).data)
         except NoNodeError:
             return Manifest()
 
-    async def _pages_of(self, number: int) -> list[str]:
-        manifest = self._manifest(number)
-        return [f"{manifest}/{name}" for name in sorted(filter(is_page, await below(self._zookeeper, manifest)))]
+    async def pages_of(self, number: int) -> list[str]:
+        """Return the paths of the pages of a batch, in order."""
+        manifest = self.path_of(number)
+        names = await below(self._epoch.zookeeper, manifest)
+        return [f"{manifest}/{name}" for name in sorted(filter(is_page, names))]
 
-    async def _remove_manifest(self, manifest: str) -> None:
-        """Remove a manifest without pages, with the marks below it."""
+    async def entries(self, page: str) -> list[Entry]:
+        """Read a page of ours.
+
+        Raises: ClaimLostError: another process has taken the ledger over, and removed the page first.
+        """
+        try:
+            return await read_page(self._epoch.zookeeper.read, page)
+        except NoNodeError:
+            await self._epoch.require()
+            return []
+
+    async def remove(self, number: int) -> None:
+        """Remove the manifest of a batch without pages, with the marks below it."""
+        manifest = self.path_of(number)
         while True:
-            marks = [f"{manifest}/{name}" for name in await below(self._zookeeper, manifest)]
+            marks = [f"{manifest}/{name}" for name in await below(self._epoch.zookeeper, manifest)]
             try:
                 for start in range(0, len(marks), MARKS):
-                    await self._delete(*marks[start : start + MARKS])
-                await self._delete(manifest)
+                    await self._epoch.delete(*marks[start : start + MARKS])
+                await self._epoch.delete(manifest)
             except RefusedError as refusal:
                 if isinstance(refusal.error, NotEmptyError):
                     continue  # an abandoned task has created a mark
                 raise
             return
 
-    async def _new(self, data: bytes = b"") -> int:
+    async def new(self, data: bytes = b"") -> int:
         """Begin a manifest. A lost reply may leave an extra empty one, which is used next.
 
         Raises: ClaimLostError: another has taken the ledger over, and may have removed it.
@@ -106,6 +140,6 @@ class Manifests(Bundles):
             return bool(await made())
 
         while True:
-            await self._change([Create(f"{self._path}/{BATCH}", data, sequential=True)], is_made)
+            await self._epoch.change([Create(f"{self._epoch.path}/{BATCH}", data, sequential=True)], is_made)
             if numbers := await made():
                 return numbers[0]

@@ -16,26 +16,34 @@ from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
 from .acknowledge import MAX_CONCURRENT
 from .bundled import releasing
 from .epoch import RefusedError
-from .making import BatchMaker
 
 if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
+    from .epoch import Epoch
+    from .making import BatchMaker
+    from .manifests import Manifests
 
-class BatchPreparer(BatchMaker):
+
+class BatchPreparer:
     """Prepares a batch, and releases it."""
+
+    def __init__(self, epoch: Epoch, manifests: Manifests, maker: BatchMaker) -> None:
+        self._epoch = epoch
+        self._manifests = manifests
+        self._maker = maker
 
     async def prepare(self, after: int, limit: int | None) -> None:
         """Begin to fill the batch that follows the given one, unless it is sealed already.
 
         Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
         """
-        await self.open()
-        await self._hold()
-        numbers = [number for number in await self.batches() if number > after]
-        if numbers and (await self._read(numbers[0])).sealed:
+        await self._epoch.open()
+        await self._epoch.hold()
+        numbers = [number for number in await self._manifests.batches() if number > after]
+        if numbers and (await self._manifests.read(numbers[0])).sealed:
             return
-        await self._extend(numbers[0] if numbers else None, limit)
+        await self._maker.extend(numbers[0] if numbers else None, limit)
 
     async def release_unsealed(self) -> int:
         """Release the messages of the batches that are not sealed; return how many.
@@ -44,25 +52,26 @@ class BatchPreparer(BatchMaker):
 
         Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
         """
+        if not self._maker.unsealed:
+            return 0
         released = 0
-        if self._unsealed:
-            await self._hold()
-        for number in await self.batches() if self._unsealed else ():
-            if not (await self._read(number)).sealed:
-                pages = await self._pages_of(number)
+        await self._epoch.hold()
+        for number in await self._manifests.batches():
+            if not (await self._manifests.read(number)).sealed:
+                pages = await self._manifests.pages_of(number)
                 released += sum(
                     await run_limited(MAX_CONCURRENT, [partial(self._release_page, page) for page in pages])
                 )
-                await self._remove_manifest(self._manifest(number))
-        self._begun, self._unsealed = None, False
+                await self._manifests.remove(number)
+        self._maker.forget()
         return released
 
     async def _release_page(self, page: str) -> int:
         """Remove a page and the locks that it names, except locks that were forced open; return how many messages."""
-        paths = self._state.paths
-        entries, wakeup = await self._entries(page), [SetData(paths.items, b"")]  # wakes idle consumers
+        epoch, paths = self._epoch, self._epoch.state.paths
+        entries, wakeup = await self._manifests.entries(page), [SetData(paths.items, b"")]  # wakes idle consumers
         while True:
-            untouched = await untouched_records(self._zookeeper, paths, entries)
+            untouched = await untouched_records(epoch.zookeeper, paths, entries)
             parts = [
                 (number, operation)
                 for number, entry in enumerate(entries)
@@ -70,14 +79,14 @@ class BatchPreparer(BatchMaker):
             ]
             operations: list[Operation] = [Delete(page), *(operation for _, operation in parts), *wakeup]
             try:
-                await self._change(operations, partial(self._gone, page))
+                await epoch.change(operations, partial(epoch.gone, page))
             except RefusedError as refusal:
                 if 0 < refusal.index <= len(parts) and not isinstance(refusal.error, NoAuthError):
                     del entries[parts[refusal.index - 1][0]]  # it was forced open, and is no longer ours
-                    await self._change([SetData(page, write_page(entries))])
+                    await epoch.change([SetData(page, write_page(entries))])
                 elif refusal.index > len(parts) and isinstance(refusal.error, NoAuthError):
                     wakeup = []  # without the right to wake consumers: they also poll
                 else:
-                    raise self._refused(refusal) from refusal
+                    raise epoch.reason(refusal) from refusal
             else:
                 return count_messages(entries)

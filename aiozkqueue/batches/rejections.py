@@ -27,7 +27,7 @@ from aiozkqueue.zookeeper import (
     below,
 )
 
-from .epoch import BATCH
+from .manifests import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

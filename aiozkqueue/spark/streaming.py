@@ -307,9 +307,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 async def _ledger_and_lag(link: Link) -> tuple[Ledger, Lag]:
-    ledger = Ledger(link.handle, link.options.group)
-    ledger.most_bytes = link.options.max_bytes
-    return ledger, Lag(link.handle)
+    return Ledger(link.handle, link.options.group, most_bytes=link.options.max_bytes), Lag(link.handle)
 
 
 async def _note(link: Link, reading: Reading) -> None:

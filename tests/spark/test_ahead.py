@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 
 async def held(ledger: Ledger, number: int) -> int:
     """Return the number of messages in a batch, sealed or not."""
-    return sum(page.messages for page in await ledger.pages(number, sealed=False))
+    return sum(page.messages for page in await ledger._manifests.pages(number, sealed=False))
 
 
 async def test_a_prepared_batch_is_returned_as_it_is_and_filled_up_when_it_is_requested(
@@ -54,8 +54,8 @@ async def test_nothing_is_prepared_if_no_message_is_free(zookeeper: str, queue_r
     await fill(zookeeper, queue_root, 4)
     async with driver(zookeeper, queue_root) as ledger:
         first = await ledger.next_batch(-1, 4)
-        client = DyingClient(ledger._zookeeper, None, applied=True)
-        ledger._zookeeper = client  # type: ignore[assignment]
+        client = DyingClient(ledger._epoch.zookeeper, None, applied=True)
+        ledger._epoch.zookeeper = client  # type: ignore[assignment]
         await ledger.prepare(first, 4)
         assert await ledger.release_unsealed() == 0
         assert client.steps == 0
@@ -103,7 +103,7 @@ async def test_a_driver_killed_at_any_write_of_a_return_loses_and_duplicates_not
         async with driver(zookeeper, root) as ledger:
             stream.offsets.append(await ledger.next_batch(-1, 8))
             await ledger.prepare(stream.offsets[0], 8)
-            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]
+            ledger._epoch.zookeeper = DyingClient(ledger._epoch.zookeeper, step, applied=applied)  # type: ignore[assignment]
             try:
                 assert await ledger.release_unsealed() == 8
             except _DriverKilledError:
@@ -167,7 +167,7 @@ async def test_an_unsealed_batch_without_messages_does_not_hide_the_one_after_it
     async with driver(zookeeper, queue_root) as ledger:
         first = await ledger.next_batch(-1, 8)
         await ledger.hand_out(first, "stream", 1)
-        empty = await ledger._new()
+        empty = await ledger._manifests.new()
         await ledger.hand_out(first, "stream", 1)
         following = await ledger.next_batch(first, 8)
         assert following > empty
@@ -207,8 +207,8 @@ async def test_the_locks_of_consumers_that_claimed_prepared_messages_stay(
                 await orders.admin.release_claims()
                 assert len(await holder.take_many(orders, 16, timeout=30)) == 16
 
-            client: Any = OvertakenClient(ledger._zookeeper, force_open_and_take)
-            ledger._zookeeper = client
+            client: Any = OvertakenClient(ledger._epoch.zookeeper, force_open_and_take)
+            ledger._epoch.zookeeper = client
             assert await ledger.release_unsealed() == 0
             assert await ledger.batches() == [first]
             assert (await orders.stats()).in_flight == 16
@@ -243,7 +243,7 @@ async def test_a_halted_ledger_stops_between_two_pages(
         async def halt() -> None:
             ledger.halt()
 
-        client: Any = InterruptedClient(ledger._zookeeper, halt)  # once the manifest has been created
-        ledger._zookeeper = client
+        client: Any = InterruptedClient(ledger._epoch.zookeeper, halt)  # once the manifest has been created
+        ledger._epoch.zookeeper = client
         await ledger.prepare(first, 30)
         assert await ledger.batches() == [first]

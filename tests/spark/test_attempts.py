@@ -85,7 +85,7 @@ class Query:
         self.rows: list[str] = []
 
     async def run(self, ledger: Ledger) -> None:
-        zookeeper = ledger._zookeeper
+        zookeeper = ledger._epoch.zookeeper
         while (number := await ledger.next_batch(self.start, None)) != self.start:
             while True:
                 handed = await ledger.hand_out(number, "stream", self._most)
@@ -140,10 +140,10 @@ async def test_a_driver_killed_at_any_write_of_a_division_loses_and_duplicates_n
         async with driver(zookeeper, root) as ledger:
             handed = await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)
             page = handed.pages[0]
-            entry = (await read_page(ledger._zookeeper.read, page.path))[-1]
+            entry = (await read_page(ledger._epoch.zookeeper.read, page.path))[-1]
             name = BundleName.parse(name_at(entry.place))
             bad = entry.id if name is None else name.last
-            await mark(ledger._zookeeper, page.path, bad, "of an attempt", handed.attempt)
+            await mark(ledger._epoch.zookeeper, page.path, bad, "of an attempt", handed.attempt)
         died = False
         async with driver(zookeeper, root, step, applied=applied) as ledger:
             try:
@@ -166,7 +166,7 @@ async def test_a_release_during_a_division_releases_the_whole_batch(zookeeper: s
     bodies = await fill(zookeeper, queue_root, 20)
     async with driver(zookeeper, queue_root) as ledger:
         await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)
-        ledger._zookeeper = DyingClient(ledger._zookeeper, 3, applied=True)  # type: ignore[assignment]
+        ledger._epoch.zookeeper = DyingClient(ledger._epoch.zookeeper, 3, applied=True)  # type: ignore[assignment]
         with pytest.raises(_DriverKilledError):
             await ledger.hand_out(0, "stream", 1)
     async with zq.connect(zookeeper, root=queue_root) as session:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.options import parse_options
 from tests.spark.test_batch import put
-from tests.spark.test_ledger import driver
 from tests.spark.test_parts import use_bundles
 from tests.spark.test_stream import Files, left
 
@@ -27,14 +28,13 @@ async def test_a_batch_ends_before_its_size_exceeds_the_limit(zookeeper: str, qu
         await session.queue("orders").configure(zq.QueueConfig(bundle=1))
         for size in sizes:
             await session.queue("orders").put(b"x" * size)
-        async with driver(zookeeper, queue_root) as ledger:
-            ledger.most_bytes = 1000
-            found, number = [], -1
-            while (after := await ledger.next_batch(number, None)) != number:
-                found.append(sum(page.messages for page in await ledger.pages(after)))
-                await ledger.acknowledge(after)
-                number = after
-            assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one message
+        ledger = Ledger(core_of(session).handle("orders"), "spark", most_bytes=1000)
+        found, number = [], -1
+        while (after := await ledger.next_batch(number, None)) != number:
+            found.append(sum(page.messages for page in await ledger.pages(after)))
+            await ledger.acknowledge(after)
+            number = after
+        assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one message
 
 
 @pytest.mark.parametrize(

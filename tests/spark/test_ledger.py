@@ -143,9 +143,9 @@ class Preparing(Stream):
 
 async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
     """Read the messages of a batch that exist, in order."""
-    zookeeper = ledger._zookeeper
+    zookeeper = ledger._epoch.zookeeper
     places = [entry.place for page in pages for entry in await read_page(zookeeper.read, page.path)]
-    nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
+    nodes = await zookeeper.read_many([ledger._epoch.state.paths.at(place) for place in places])
     found: list[bytes] = []
     for place, node in zip(places, nodes, strict=True):
         if node is not None:
@@ -157,7 +157,7 @@ async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
 async def driver(hosts: str, root: str, step: int | None = None, *, applied: bool = False) -> AsyncIterator[Ledger]:
     async with zq.connect(hosts, root=root, janitor=False) as session:
         ledger = Ledger(core_of(session).handle("orders"), "spark")
-        ledger._zookeeper = DyingClient(core_of(session).zookeeper, step, applied=applied)  # type: ignore[assignment]
+        ledger._epoch.zookeeper = DyingClient(core_of(session).zookeeper, step, applied=applied)  # type: ignore[assignment]
         yield ledger
 
 
@@ -214,7 +214,7 @@ async def test_a_batch_that_a_successor_made_and_acknowledged_raises_claim_lost(
         async def take_over() -> None:
             await successor.acknowledge(await successor.next_batch(-1, None))
 
-        zombie._zookeeper = client(zombie._zookeeper, take_over)  # type: ignore[assignment]
+        zombie._epoch.zookeeper = client(zombie._epoch.zookeeper, take_over)  # type: ignore[assignment]
         with pytest.raises(zq.ClaimLostError):
             await zombie.next_batch(-1, None)
         assert await successor.next_batch(-1, None) == -1  # the batch had all the messages
@@ -240,10 +240,10 @@ async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
             async def take() -> None:
                 assert await tx.take(session.queue("orders")) is not None
 
-            ledger._zookeeper = ContendedClient(ledger._zookeeper, take)  # type: ignore[assignment]
+            ledger._epoch.zookeeper = ContendedClient(ledger._epoch.zookeeper, take)  # type: ignore[assignment]
             with pytest.raises(_DriverKilledError):
                 await ledger.next_batch(-1, None)
-            left = [page.path[-6:] for page in await ledger.pages((await ledger.batches())[0], sealed=False)]
+            left = [page.path[-6:] for page in await ledger._manifests.pages((await ledger.batches())[0], sealed=False)]
             assert left == ["000001", "000002", "000003"]
         stream = Stream()
         async with driver(zookeeper, queue_root) as ledger:
@@ -297,7 +297,7 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
         await fill(zookeeper, root, 8)
         async with driver(zookeeper, root) as ledger:
             batch = await ledger.next_batch(-1, 6)
-            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=True)  # type: ignore[assignment]
+            ledger._epoch.zookeeper = DyingClient(ledger._epoch.zookeeper, step, applied=True)  # type: ignore[assignment]
             died = False
             try:
                 await ledger.acknowledge(batch)
@@ -324,8 +324,8 @@ async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
     await fill(zookeeper, queue_root, 8)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
         batch = await zombie.next_batch(-1, None)
-        successor._zookeeper = DyingClient(successor._zookeeper, 4, applied=True)  # type: ignore[assignment]
-        read, removed = zombie._read, False
+        successor._epoch.zookeeper = DyingClient(successor._epoch.zookeeper, 4, applied=True)  # type: ignore[assignment]
+        read, removed = zombie._manifests.read, False
 
         async def read_before_it_is_marked(number: int) -> object:
             nonlocal removed
@@ -335,7 +335,7 @@ async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
             removed = True
             return state
 
-        monkeypatch.setattr(zombie, "_read", read_before_it_is_marked)
+        monkeypatch.setattr(zombie._manifests, "read", read_before_it_is_marked)
         with pytest.raises(zq.ClaimLostError):
             await zombie.pages(batch)
         assert removed
@@ -349,7 +349,7 @@ async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
         await ledger.next_batch(first, 3)
-        ledger._zookeeper = DyingClient(ledger._zookeeper, 1, applied=True)  # type: ignore[assignment]
+        ledger._epoch.zookeeper = DyingClient(ledger._epoch.zookeeper, 1, applied=True)  # type: ignore[assignment]
         with pytest.raises(_DriverKilledError):
             await ledger.acknowledge(first)
         queue = session.queue("orders")
@@ -368,7 +368,7 @@ async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_rele
 
         async def after_the_mark(self: _Releasing) -> None:
             successor = Ledger(core_of(session).handle("orders"), "spark")
-            successor._zookeeper = DyingClient(successor._zookeeper, 2, applied=True)  # type: ignore[assignment]
+            successor._epoch.zookeeper = DyingClient(successor._epoch.zookeeper, 2, applied=True)  # type: ignore[assignment]
             with pytest.raises(_DriverKilledError):
                 await successor.acknowledge(batch)
             await take_over(self)
@@ -429,8 +429,8 @@ async def test_a_driver_that_takes_the_ledger_over_during_a_release_fails_once_i
             releasing.append(asyncio.create_task(release(core_of(session).handle("orders"), "spark")))
             await reached.wait()
 
-        followed: Any = FollowedClient(ledger._zookeeper, "multi", begin_to_release)
-        ledger._zookeeper = followed
+        followed: Any = FollowedClient(ledger._epoch.zookeeper, "multi", begin_to_release)
+        ledger._epoch.zookeeper = followed
         handed = await ledger.hand_out(batch, "stream")
         await handed.reading.of(0, 4).note(core_of(session).zookeeper)
         go_on.set()
@@ -446,7 +446,7 @@ async def test_a_release_ends_although_another_one_takes_the_ledger_over_wheneve
     await fill(zookeeper, queue_root, 4)
     async with driver(zookeeper, queue_root) as ledger:
         await ledger.next_batch(-1, None)
-        releasing, other = (_Releasing(ledger._zookeeper, ledger._state, "spark") for _ in range(2))
+        releasing, other = (_Releasing(ledger._epoch.zookeeper, ledger._epoch.state, "spark") for _ in range(2))
         change, changes = _Releasing._change, 0
 
         async def after_the_other(self: _Releasing, *operations: Operation) -> None:
@@ -471,8 +471,8 @@ async def test_a_release_keeps_the_record_of_an_acknowledgement_at_the_same_time
         async def acknowledge() -> None:
             assert await ledger.acknowledge(batch) == 4
 
-        followed: Any = FollowedClient(ledger._zookeeper, "read", acknowledge)
-        releasing = _Releasing(followed, ledger._state, "spark")
+        followed: Any = FollowedClient(ledger._epoch.zookeeper, "read", acknowledge)
+        releasing = _Releasing(followed, ledger._epoch.state, "spark")
         assert await releasing.run() == 0
         assert (await later.state()).done == batch
 
@@ -521,7 +521,7 @@ async def test_requests_of_a_large_batch_stay_small_since_servers_keep_the_last_
 ) -> None:
     await fill(zookeeper, queue_root, 1200)
     async with driver(zookeeper, queue_root) as ledger:
-        ledger._zookeeper = counting = CountingClient(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]
+        ledger._epoch.zookeeper = counting = CountingClient(ledger._epoch.zookeeper, None, applied=False)  # type: ignore[assignment]
         batch = await ledger.next_batch(-1, None)
         assert sum(page.messages for page in await ledger.pages(batch)) == 1200
         assert await ledger.acknowledge(batch) == 1200
@@ -534,7 +534,12 @@ async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(z
         batch = await ledger.next_batch(-1, 4)
         state = core_of(session).queue_state("orders")
         (info,) = await ledgers(QueueHandle(core_of(session), state))
-        assert (info.group, info.batches, info.messages, info.client) == ("spark", 1, 4, ledger._runtime.ids.client)
+        assert (info.group, info.batches, info.messages, info.client) == (
+            "spark",
+            1,
+            4,
+            ledger._epoch.runtime.ids.client,
+        )
         assert await release(QueueHandle(core_of(session), state), "spark") == 4
         with pytest.raises(zq.ClaimLostError, match="taken over or released"):
             await ledger.acknowledge(batch)

@@ -57,7 +57,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
     before = await folders(server_view, queue_root)
     assert len(before["items"]) == 2
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
-        ledger._zookeeper = counting = CountingClient(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]  # it wraps the client
+        ledger._epoch.zookeeper = counting = CountingClient(ledger._epoch.zookeeper, None, applied=False)  # type: ignore[assignment]  # it wraps the client
         batch = await ledger.next_batch(-1, None)
         now = await folders(server_view, queue_root)
         assert now["items"] == before["items"]
@@ -111,7 +111,7 @@ async def test_messages_that_are_left_of_a_dead_consumers_bundle_are_taken_as_si
         batch = await ledger.next_batch(-1, None)
         pages = await ledger.pages(batch)
         assert await bodies_of(ledger, pages) == bodies[3:]
-        entries = [entry for page in pages for entry in await read_page(ledger._zookeeper.read, page.path)]
+        entries = [entry for page in pages for entry in await read_page(ledger._epoch.zookeeper.read, page.path)]
         assert [entry.version for entry in entries] == [0, 0, 1, *[0] * 58]
         await ledger.acknowledge(batch)
     await assert_empty(server_view, queue_root)
@@ -187,10 +187,12 @@ async def test_an_undecodable_message_of_a_bundle_becomes_a_dead_letter_though_d
         async with driver(zookeeper, root) as ledger:
             batch = await ledger.next_batch(-1, None)
             (page,) = await ledger.pages(batch)
-            name = BundleName.parse((await read_page(ledger._zookeeper.read, page.path))[1].place.rpartition("/")[2])
+            name = BundleName.parse(
+                (await read_page(ledger._epoch.zookeeper.read, page.path))[1].place.rpartition("/")[2]
+            )
             assert name is not None
-            await mark(ledger._zookeeper, page.path, name.last, "no JSON", -1)
-            ledger._zookeeper = DyingClient(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
+            await mark(ledger._epoch.zookeeper, page.path, name.last, "no JSON", -1)
+            ledger._epoch.zookeeper = DyingClient(ledger._epoch.zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
             died = False
             try:
                 await ledger.acknowledge(batch)

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from aiozkqueue.batches.making import refuse_order
+from aiozkqueue.batches.epoch import refuse_order
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue

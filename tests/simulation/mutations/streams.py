@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.batches import ledger, making
 from aiozkqueue.batches.bundled import locking
+from aiozkqueue.batches.epoch import Epoch
 from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.manifests import Manifests
 from aiozkqueue.batches.read_marks import Evidence
 from aiozkqueue.operations.ledger_pages import Manifest
 from aiozkqueue.zookeeper import Check, Create, SetData
@@ -28,22 +30,22 @@ of_streams = partial(run, feature="streams")
 
 @mutation(of_streams)
 def replaced_driver_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "_check", lambda self: Check(self._path))
+    patch.setattr(Epoch, "check", lambda self: Check(self.path))
 
 
 @mutation(of_streams)
 def batch_without_locks(patch: pytest.MonkeyPatch) -> None:
-    change = Ledger._change
+    change = Epoch.change
 
     async def without_locks(
-        self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None
+        self: Epoch, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
         kept = [
             operation for operation in operations if not (isinstance(operation, Create) and "/locks/" in operation.path)
         ]
         await change(self, kept, done)
 
-    patch.setattr(Ledger, "_change", without_locks)
+    patch.setattr(Epoch, "change", without_locks)
 
 
 @mutation(of_streams)
@@ -82,15 +84,15 @@ def unread_batch_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_streams)
 def requested_batch_given_back(patch: pytest.MonkeyPatch) -> None:
-    release_unsealed, read = Ledger.release_unsealed, Ledger._read
+    release_unsealed, read = Ledger.release_unsealed, Manifests.read
 
     async def too_much(self: Ledger) -> int:
         async def unsealed(number: int) -> Manifest:
-            state = await read(self, number)
+            state = await read(self._manifests, number)
             return state if state.done else state._replace(messages=None)
 
         with patch.context() as patched:
-            patched.setattr(self, "_read", unsealed)
+            patched.setattr(self._manifests, "read", unsealed)
             return await release_unsealed(self)
 
     patch.setattr(Ledger, "release_unsealed", too_much)
@@ -102,7 +104,7 @@ def prepared_batch_given_back_without_a_fence(patch: pytest.MonkeyPatch) -> None
 
     async def unfenced(self: Ledger) -> int:
         with patch.context() as patched:
-            patched.setattr(self, "_check", lambda: Check(self._path))
+            patched.setattr(self._epoch, "check", lambda: Check(self._epoch.path))
             return await release_unsealed(self)
 
     patch.setattr(Ledger, "release_unsealed", unfenced)
@@ -120,10 +122,10 @@ def bundle_locked_without_its_record(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(in_bundles)
 def messages_of_a_held_bundle_left_unlocked(patch: pytest.MonkeyPatch) -> None:
-    change = Ledger._change
+    change = Epoch.change
 
     async def unlocked(
-        self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None
+        self: Epoch, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
         if isinstance(operations[0] if operations else None, SetData):  # a page whose bundle becomes single items
             operations = [
@@ -133,4 +135,4 @@ def messages_of_a_held_bundle_left_unlocked(patch: pytest.MonkeyPatch) -> None:
             ]
         await change(self, operations, done)
 
-    patch.setattr(Ledger, "_change", unlocked)
+    patch.setattr(Epoch, "change", unlocked)

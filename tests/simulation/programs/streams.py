@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.batches.ledger import HandedOut
     from aiozkqueue.operations.ledger_pages import Entry
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
@@ -37,8 +39,14 @@ PAGE = 2
 class SmallPages(Ledger):
     """A ledger whose batches have many pages."""
 
-    def _take_candidates(self, most: int) -> list[Entry]:
-        return super()._take_candidates(min(most, PAGE))
+    def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
+        super().__init__(handle, group)
+        take = self._maker._take_candidates
+
+        def take_few(most: int) -> list[Entry]:
+            return take(min(most, PAGE))
+
+        self._maker._take_candidates = take_few  # type: ignore[method-assign]  # of this ledger alone
 
 
 @dataclass
@@ -192,7 +200,7 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
         return -1, run.token()
     for written in streams.sunk:
         if (
-            written.number <= min(number, ledger._record.done)
+            written.number <= min(number, ledger._epoch.record.done)
             and written.stream == stream
             and written.number not in streams.ended
         ):
