@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import anyio
 import anyio.abc
@@ -16,10 +16,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class _Sniffed(Protocol):
+    """The object through which sniffio is told which library runs in a thread."""
+
+    name: str | None
+
+
+def _sniffed_here() -> _Sniffed | None:
+    try:
+        from sniffio import thread_local  # noqa: PLC0415 - it comes with other packages, and with older anyio
+    except ImportError:
+        return None
+    return thread_local
+
+
+_sniffed: Final = _sniffed_here()
+
+
 async def within(limit: float | None, awaitable: Awaitable[T]) -> T:
     """Return the result of an awaitable. Raises: TimeoutError: it took more than ``limit`` seconds."""
     async with asyncio.timeout(limit):
         return await awaitable
+
+
+def start_task(
+    group: anyio.abc.TaskGroup,
+    function: Callable[..., Coroutine[Any, Any, Any]],
+    *args: object,
+    name: str | None = None,
+) -> None:
+    """Start a task in a group, also from a callback of the event loop.
+
+    If sniffio is installed, anyio asks it which library runs, and outside tasks sniffio only knows if it was told.
+    """
+    if _sniffed is None:
+        group.start_soon(function, *args, name=name)
+        return
+    before, _sniffed.name = _sniffed.name, "asyncio"
+    try:
+        group.start_soon(function, *args, name=name)
+    finally:
+        _sniffed.name = before
 
 
 class TaskOwner:
@@ -49,7 +86,7 @@ class TaskOwner:
         if self._group is None:
             msg = f"{self._name} is not running"
             raise RuntimeError(msg)
-        self._group.start_soon(function, *args, name=f"{self._name}: {name}")
+        start_task(self._group, function, *args, name=f"{self._name}: {name}")
 
     def runs_current_task(self) -> bool:
         """Return whether the running task is in the group, or in a group of one of its tasks: it must not close it."""

@@ -11,6 +11,7 @@ from aiozkqueue.queue.commit.dispositions import dead_header
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content, DeadLetter
 from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.runtime.tasks import start_task
 
 from .cancellations import foreign_cancellations
 
@@ -60,7 +61,7 @@ class Alarms(Generic[T]):
     def _given_up(self, given_up: GivenUp) -> None:
         if self._tasks is not None:
             self._calling += 1
-            self._tasks.start_soon(self._call, given_up)
+            start_task(self._tasks, self._call, given_up)
 
     async def _call(self, given_up: GivenUp) -> None:
         try:

@@ -18,7 +18,7 @@ from aiozkqueue.rates.timeline import Timeline
 from aiozkqueue.runtime.exception_groups import first_of
 from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.task_pool import TaskPool
-from aiozkqueue.runtime.tasks import wait_settled
+from aiozkqueue.runtime.tasks import start_task, wait_settled
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import State, ZooKeeperError
 
@@ -254,7 +254,7 @@ class Listener(Generic[T_co]):
         for claim in claims:
             self._busy += 1
             if not self._task_pool.submit(claim):
-                handlers.start_soon(self._task_pool.work)
+                start_task(handlers, self._task_pool.work)
 
     def _answered(self, _: object) -> None:
         self._wake.set()

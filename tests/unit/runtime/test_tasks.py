@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from functools import partial
 
 import pytest
+import sniffio
 
-from aiozkqueue.runtime.tasks import run_limited
+from aiozkqueue.runtime.tasks import TaskOwner, run_limited
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -45,3 +47,19 @@ async def test_the_first_failure_is_raised_unchanged_and_ends_the_other_tasks() 
         await run_limited(2, [wait_for_ever, fail])
     assert isinstance(raised.value.__cause__, ValueError)
     assert ended
+
+
+async def test_a_task_is_started_from_a_callback_of_the_loop() -> None:
+    """Outside tasks, sniffio, which is installed here, does not know that asyncio runs."""
+    owner, ran = TaskOwner("tasks"), asyncio.Event()
+
+    async def run() -> None:
+        assert sniffio.current_async_library() == "asyncio"
+        ran.set()
+
+    await owner.start()
+    asyncio.get_running_loop().call_soon(partial(owner.spawn, run, name="one"), context=Context())
+    await asyncio.wait_for(ran.wait(), 5)
+    await owner.close()
+    assert owner.failure is None
+    assert sniffio.thread_local.name is None
