@@ -60,6 +60,12 @@ $(PROMTOOL): | $(STAMP)
 	echo "promtool could not be fetched: the tests of the alert rules are skipped." >&2; \
 	rm -rf "$$folder"
 
+# For the tests with the oldest dependencies that pyproject.toml allows. Without them they are skipped.
+OLDEST := $(VENV)/oldest
+$(OLDEST): pyproject.toml | $(STAMP)
+	@$(BIN)/python -m tests.packaging.oldest $@ && touch $@ || \
+	echo "The oldest dependencies could not be installed: the tests with them are skipped." >&2
+
 # A hundred ZooKeeper servers are started; with it each takes half the time. Without it they start as well.
 ARCHIVE := $(VENV)/zookeeper.jsa
 $(ARCHIVE): $(STAMP)
@@ -82,16 +88,16 @@ beside = @status=0; printed=$$(mktemp); \
 
 .PHONY: test
 ifdef PYTEST_ARGS
-test: $(ARCHIVE) $(PROMTOOL) browser  ## run the tests but those of `make test-slow` (PYTEST_ARGS="tests/unit -x" for some)
+test: $(ARCHIVE) $(OLDEST) $(PROMTOOL) browser  ## run the tests but those of `make test-slow` (PYTEST_ARGS="tests/unit -x" for some)
 	@$(PYTEST) -n 2 $(PYTEST_ARGS)
 else
-test: $(ARCHIVE) $(PROMTOOL) browser
+test: $(ARCHIVE) $(OLDEST) $(PROMTOOL) browser
 	$(call beside,$(PYTEST) -n 5 -m 'not slow' $(addprefix --ignore=,$(SIMULATED)),\
 	  nice -n 10 $(PYTEST) -m 'not slow' --timeout=600 $(SIMULATED))
 endif
 
 .PHONY: test-slow
-test-slow: $(ARCHIVE) $(PROMTOOL) browser  ## run the slow tests: a soak, mutations, faults at each await, killed Spark drivers
+test-slow: $(ARCHIVE) $(OLDEST) $(PROMTOOL) browser  ## run the slow tests: a soak, mutations, faults at each await, killed Spark drivers
 	$(call beside,$(PYTEST) -n 3 -m slow --timeout=600 --ignore=tests/soak,$(PYTEST) tests/soak)
 
 # Each in an environment of its own. pyenv has a shim also for versions that are not active, so each candidate is run.

@@ -276,9 +276,7 @@ class Listener(Generic[T_co]):
         return jobs
 
     async def _drain(self) -> None:
-        limit = self._settings.drain_timeout
-        deadline = None if limit is None else anyio.current_time() + limit
-        with anyio.move_on_at(deadline) if deadline is not None else anyio.CancelScope():
+        with anyio.move_on_after(self._settings.drain_timeout):
             while self._busy:
                 self._wake.clear()
                 await self._wake.wait()
