@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def progress(text: str, total: float | None) -> Iterator[Bar]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as shown:
+    shown = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    # Before version 15 of rich, even a bar that is disabled ends with an empty line.
+    with shown if console.is_terminal else nullcontext():
         yield Bar(shown, shown.add_task(text, total=total))
 
 
