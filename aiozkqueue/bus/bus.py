@@ -32,7 +32,7 @@ from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.session.cancellations import foreign_cancellations
 from aiozkqueue.session.direct_puts import enter_live
-from aiozkqueue.session.internals import add_headers, core_of, state_of, work_given
+from aiozkqueue.session.internals import add_headers, core_of, run_with, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import changes, reads
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
+    from aiozkqueue.session.listener_options import ListenerOptions
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
@@ -242,7 +243,8 @@ class Bus(Generic[E]):
     ) -> Listener[bytes]:
         """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
 
-        Run it like any other listener. A group gets the events posted after it joined: see `join`.
+        Run it like any other listener. A group gets the events posted after it joined: see `join`. The listener of a
+        group that has not joined logs a warning.
 
         Args:
             group: the name of the group; None: the subscribers without a group.
@@ -255,7 +257,11 @@ class Bus(Generic[E]):
         async def handle(delivery: Delivery[bytes]) -> None:
             await self._handle(delivery, group)
 
-        return self._session.listener(self.queue(group), handle, concurrency=concurrency, drain_timeout=drain_timeout)
+        options: ListenerOptions = {"concurrency": concurrency, "drain_timeout": drain_timeout}
+        listener = self._session.listener(self.queue(group), handle, **options)
+        if group is not None:
+            run_with(listener, partial(self._groups.warn_unless_joined, group))
+        return listener
 
     def queue(self, group: str | None = None) -> Queue[bytes]:
         """The queue of a group, or of the bus itself: its figures, its dead letters. Raises: InvalidNameError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pytest
@@ -242,6 +243,20 @@ async def test_a_group_gets_every_event_posted_after_it_joined(
     assert [await bus.queue(group).size() for group in (None, "audit", "mail")] == [1, 1, 0]
     with pytest.raises(NotFoundError, match="mail"):
         await bus.leave("mail")
+
+
+async def test_a_listener_of_a_group_that_has_not_joined_logs_a_warning(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus(session, "orders", Event)
+    await bus.join("audit")
+    bus.subscribe(Event, Log(), name="every", group="audti")
+    async with bus.listener(), bus.listener(group="audit"), bus.listener(group="audti"), asyncio.timeout(30):
+        while not (warnings := [record for record in caplog.records if record.levelno == logging.WARNING]):  # noqa: ASYNC110 -- no event reports it
+            await asyncio.sleep(0.01)
+    assert [record.getMessage() for record in warnings] == [
+        "bus orders: group audti has not joined, so its listener gets no new events; await bus.join('audti') once"
+    ]
 
 
 async def test_an_event_posted_in_a_transaction_is_stored_only_if_it_commits(
