@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.commit.put import Put
+    from aiozkqueue.queue.message import DeadLetter
     from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.delivery import Delivery
@@ -239,7 +240,13 @@ class Bus(Generic[E]):
         self._subscribers.append(_Subscriber(known_by, kind, cast("Callable[[Any], Awaitable[None]]", handler), group))
 
     def listener(
-        self, *, group: str | None = None, concurrency: int = 1, drain_timeout: Seconds = 25
+        self,
+        *,
+        group: str | None = None,
+        concurrency: int = 1,
+        timeout: Seconds | None = None,
+        drain_timeout: Seconds = 25,
+        on_dead: Callable[[DeadLetter[bytes], BaseException | None], Awaitable[None]] | None = None,
     ) -> Listener[bytes]:
         """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
 
@@ -249,7 +256,10 @@ class Bus(Generic[E]):
         Args:
             group: the name of the group; None: the subscribers without a group.
             concurrency: the maximum number of events handled at a time.
-            drain_timeout: as for `QueueSession.listener`.
+            timeout: the time limit for all subscribers of an event together, seconds. The subscriber that runs then is
+                cancelled. The retry calls it, and those after it.
+            drain_timeout: as in `ListenerOptions`.
+            on_dead: as for `QueueSession.listener`; the value of the dead letter is the JSON of the event.
 
         Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -257,8 +267,8 @@ class Bus(Generic[E]):
         async def handle(delivery: Delivery[bytes]) -> None:
             await self._handle(delivery, group)
 
-        options: ListenerOptions = {"concurrency": concurrency, "drain_timeout": drain_timeout}
-        listener = self._session.listener(self.queue(group), handle, **options)
+        options: ListenerOptions = {"concurrency": concurrency, "timeout": timeout, "drain_timeout": drain_timeout}
+        listener = self._session.listener(self.queue(group), handle, on_dead=on_dead, **options)
         if group is not None:
             run_with(listener, partial(self._groups.warn_unless_joined, group))
         return listener

@@ -160,6 +160,27 @@ async def test_an_event_that_a_subscriber_rejects_becomes_a_dead_letter_when_no_
     assert (len(calls), good.calls, failing.calls) == (5, 2, 2), "a redriven event keeps the finished subscribers"
 
 
+async def test_a_subscriber_that_hangs_is_retried_alone_and_its_dead_letter_raises_an_alarm(
+    session: zq.QueueSession,
+) -> None:
+    bus = Bus(session, "orders", Event, policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+    first, alarms = Log(), asyncio.Queue[tuple[str, BaseException | None]]()
+
+    async def hangs(_: Event) -> None:
+        await asyncio.sleep(3600)
+
+    async def alarm(letter: zq.DeadLetter[bytes], error: BaseException | None) -> None:
+        await alarms.put((letter.id, error))
+
+    bus.subscribe(Event, first, name="first")
+    bus.subscribe(Event, hangs)
+    ids = await bus.post(Placed(order=1))
+    async with bus.listener(timeout=0.2, on_dead=alarm), asyncio.timeout(60):
+        dead, error = await alarms.get()
+    assert ([dead], type(error)) == (ids, TimeoutError)
+    assert first.calls == 1
+
+
 async def test_a_subscriber_may_reject_an_event_in_a_task_group(session: zq.QueueSession) -> None:
     bus, calls = Bus(session, "orders", Event), list[int]()
 
