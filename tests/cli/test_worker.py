@@ -501,7 +501,8 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
     ("arguments", "error"),
     [
         (["shop"], "give module:name"),
-        (["shop:missing"], "has no 'missing'"),
+        (["shop:missing"], "has no 'missing'; it has the application 'app'"),
+        (["shop:number.missing"], "has no 'number.missing'"),
         (["nowhere:listener"], "no module 'nowhere'"),
         (["shop.py:listener"], "give the module, not its file: shop:listener"),
         (["shop:number"], "'shop:number' is of type int: it must be an application, or a function"),
