@@ -6,6 +6,7 @@ types of operators' tools.
 
 from __future__ import annotations
 
+from aiozkqueue import errors as errors  # as itself: type checkers know `aiozkqueue.errors` without its own import
 from aiozkqueue.app import App
 from aiozkqueue.arguments import Seconds
 from aiozkqueue.errors import (

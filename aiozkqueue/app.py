@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from signal import SIGINT, SIGTERM, Signals
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from aiozkqueue.codec import Codec, chosen_codec
 from aiozkqueue.errors import InvalidOptionError, MissingExtraError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.destination import bind, check_undecodable
+from aiozkqueue.queue.options import unique_mode
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.handler import check_handler
 from aiozkqueue.session.internals import core_of, inherited
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.message import DeadLetter
     from aiozkqueue.schedule import Scheduler
+    from aiozkqueue.schedule.jobs import JobOptions
     from aiozkqueue.session.batch import Batch
     from aiozkqueue.session.connect import ConnectOptions
     from aiozkqueue.session.delivery import Delivery
@@ -68,9 +70,7 @@ class _Recurring:
 
     queue: Queue[bytes]
     cron: str
-    zone: str
-    missed: Missed
-    tolerance: Seconds
+    options: JobOptions
 
 
 class App:
@@ -216,6 +216,7 @@ class App:
         zone: str = "UTC",
         missed: Missed = "last",
         tolerance: Seconds = 60,
+        unique: Literal[True, False, "raise", "ignore"] = False,
         policy: Policy | None = None,
         timeout: Seconds | None = None,
     ) -> _Decorator[Delivery[bytes]]:
@@ -232,6 +233,8 @@ class App:
             zone: the time zone of ``cron``, by its IANA name.
             missed: as for `aiozkqueue.schedule.Jobs.add`.
             tolerance: as for `aiozkqueue.schedule.Jobs.add`.
+            unique: as in `PutOptions`; the key is the name of the job. With ``"ignore"``, an occurrence is left out
+                while the message of an earlier one is waiting or being handled.
             policy: the redelivery policy of the queue.
             timeout: as in `ListenerOptions`.
 
@@ -256,8 +259,10 @@ class App:
             if any(queue.name == job for queue, _ in self._queues):
                 msg = f"job {job!r}: the application has a queue or a job of this name; give the job another name="
                 raise InvalidOptionError(msg)
+            times: JobOptions = {"zone": zone, "missed": missed, "tolerance": tolerance}
+            key: JobOptions = {} if unique_mode(job, unique) is None else {"key": job, "unique": unique}
             queue = self.queue(job)
-            self._jobs.append(_Recurring(queue, cron, zone, missed, tolerance))
+            self._jobs.append(_Recurring(queue, cron, {**times, **key}))
             self._handlers.append(_Handled(queue, handler, {**options}))
             return handler
 
@@ -363,9 +368,7 @@ class App:
 
         jobs = Jobs(session)
         for job in self._jobs:
-            await jobs.declare(
-                job.queue.name, job.cron, job.queue, b"", zone=job.zone, missed=job.missed, tolerance=job.tolerance
-            )
+            await jobs.declare(job.queue.name, job.cron, job.queue, b"", **job.options)
         return [Scheduler(session)]
 
 

@@ -32,7 +32,7 @@ from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.session.cancellations import foreign_cancellations
 from aiozkqueue.session.direct_puts import enter_live
-from aiozkqueue.session.internals import add_headers, core_of, state_of, work_given
+from aiozkqueue.session.internals import add_headers, core_of, run_with, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import changes, reads
 
@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.commit.put import Put
+    from aiozkqueue.queue.message import DeadLetter
     from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
+    from aiozkqueue.session.listener_options import ListenerOptions
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
@@ -238,16 +240,26 @@ class Bus(Generic[E]):
         self._subscribers.append(_Subscriber(known_by, kind, cast("Callable[[Any], Awaitable[None]]", handler), group))
 
     def listener(
-        self, *, group: str | None = None, concurrency: int = 1, drain_timeout: Seconds = 25
+        self,
+        *,
+        group: str | None = None,
+        concurrency: int = 1,
+        timeout: Seconds | None = None,
+        drain_timeout: Seconds = 25,
+        on_dead: Callable[[DeadLetter[bytes], BaseException | None], Awaitable[None]] | None = None,
     ) -> Listener[bytes]:
         """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
 
-        Run it like any other listener. A group gets the events posted after it joined: see `join`.
+        Run it like any other listener. A group gets the events posted after it joined: see `join`. The listener of a
+        group that has not joined logs a warning.
 
         Args:
             group: the name of the group; None: the subscribers without a group.
             concurrency: the maximum number of events handled at a time.
-            drain_timeout: as for `QueueSession.listener`.
+            timeout: the time limit for all subscribers of an event together, seconds. The subscriber that runs then is
+                cancelled. The retry calls it, and those after it.
+            drain_timeout: as in `ListenerOptions`.
+            on_dead: as for `QueueSession.listener`; the value of the dead letter is the JSON of the event.
 
         Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -255,7 +267,11 @@ class Bus(Generic[E]):
         async def handle(delivery: Delivery[bytes]) -> None:
             await self._handle(delivery, group)
 
-        return self._session.listener(self.queue(group), handle, concurrency=concurrency, drain_timeout=drain_timeout)
+        options: ListenerOptions = {"concurrency": concurrency, "timeout": timeout, "drain_timeout": drain_timeout}
+        listener = self._session.listener(self.queue(group), handle, on_dead=on_dead, **options)
+        if group is not None:
+            run_with(listener, partial(self._groups.warn_unless_joined, group))
+        return listener
 
     def queue(self, group: str | None = None) -> Queue[bytes]:
         """The queue of a group, or of the bus itself: its figures, its dead letters. Raises: InvalidNameError."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import logging
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -21,6 +22,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NoNodeError,
     SetData,
+    ZooKeeperError,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.write import Composition
     from aiozkqueue.session.core import SessionCore
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation
+
+log: Final = logging.getLogger(__name__)
 
 
 class GroupsChangedError(ConflictError):
@@ -78,6 +82,22 @@ class Groups:
         self.forget()
         msg = f"{self._paths.base}: a group joined or left the bus while an event waited for capacity; repeat it"
         raise GroupsChangedError(msg)
+
+    async def warn_unless_joined(self, group: str) -> None:
+        """Log a warning if the group has not joined. Errors are not reported: the group's listener gets them too."""
+        zookeeper, joined = self._runtime.zookeeper, BusRecord()
+        with suppress(ZooKeeperError, MalformedError):
+            await zookeeper.sync(self._paths.base)  # another session may have just joined the group
+            with suppress(NoNodeError):
+                joined = BusRecord.decode((await zookeeper.read(self._paths.base))[0])
+            if group not in joined.groups:
+                log.warning(
+                    "bus %s: group %s has not joined, so its listener gets no new events; await bus.join(%r) once",
+                    self._paths.name,
+                    group,
+                    group,
+                    extra={"bus": self._paths.name},
+                )
 
     async def join(self, group: str) -> None:
         """Add a group, unless it exists.

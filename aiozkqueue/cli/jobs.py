@@ -138,6 +138,8 @@ async def remove(connection: Connection, name: _Name, as_json: AsJson = False) -
             return Exit.NOTHING
     if as_json:
         output.print_json({"name": name, "removed": True})
+    else:
+        output.note(f"job {name!r} is removed; messages that it has put stay in its queue")
     return Exit.OK
 
 
@@ -164,7 +166,7 @@ def _print(job: Job, *, as_json: bool) -> None:
     if as_json:
         output.print_json(_record(job))
     else:
-        sys.stdout.write(f"{job.name}: next {_next(job)}\n")
+        sys.stdout.write(f"{job.name}: {'' if job.paused else 'next '}{_next(job)}\n")
 
 
 def _next(job: Job) -> str:

@@ -76,7 +76,7 @@ def worker(
             "--concurrency",
             "-c",
             min=1,
-            help="Messages handled at once. [dim]\\[default: 1][/dim]",
+            help="With --queue: messages handled at once. [dim]\\[default: 1][/dim]",
         ),
     ] = None,
     drain_timeout: Annotated[

@@ -74,8 +74,8 @@ class QueueConfig:
 
     Args:
         policy: how often and how soon failed messages are redelivered; None: not chosen yet.
-        shards: the number of lanes for new messages, 1 to 1,024; default: 1. More than one keeps every listing of a
-            deep queue short, but gives up the put order between messages.
+        shards: the number of folders that store new messages, 1 to 1,024; default: 1. More than one keeps every listing
+            of a deep queue short, but gives up the put order between messages.
         bundle: the maximum number of messages that one znode holds, 1 to 64. More than one makes puts, takes and
             commits of many small messages several times faster. ``ordered``, ``collapse``, ``max_size`` and
             ``affinity`` turn it off. Default: 64 for a queue that this version creates, otherwise 1.

@@ -59,8 +59,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.message import DeadLetter
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
+    from aiozkqueue.session.listener_options import ListenerOptions
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
@@ -393,15 +395,22 @@ class NotificationQueue(Generic[T]):
         handler: Callable[[Notification[T]], Awaitable[None]],
         *,
         concurrency: int = 10,
+        timeout: Seconds | None = None,
         drain_timeout: Seconds = 15,
+        on_dead: Callable[[DeadLetter[T], BaseException | None], Awaitable[None]] | None = None,
     ) -> Listener[T]:
         """Return a listener that calls ``handler`` for each notification when its date has come.
-
-        Up to ``concurrency`` at a time; ``drain_timeout`` is as for `QueueSession.listener`.
 
         The handler may raise `Retry` and `Reject`; a schedule that it raises is followed to its end. After any other
         failure it is called three times more, at once (`DEFAULT_POLICY`). Then the notification becomes a dead letter,
         with the number of its attempts.
+
+        Args:
+            handler: an ``async def`` with one parameter, the notification.
+            concurrency: the maximum number of notifications handled at a time.
+            timeout: as in `ListenerOptions`.
+            drain_timeout: as in `ListenerOptions`.
+            on_dead: as for `QueueSession.listener`.
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -426,7 +435,8 @@ class NotificationQueue(Generic[T]):
                 )
             )
 
-        return self._session.listener(self._queue, handle, concurrency=concurrency, drain_timeout=drain_timeout)
+        options: ListenerOptions = {"concurrency": concurrency, "timeout": timeout, "drain_timeout": drain_timeout}
+        return self._session.listener(self._queue, handle, on_dead=on_dead, **options)
 
     # -- searching
 

@@ -9,7 +9,14 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.arguments import collection
-from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
+from aiozkqueue.errors import (
+    MessageTooLargeError,
+    NotCommittedError,
+    PayloadError,
+    QueueError,
+    QueueFullError,
+    TransactionTooLargeError,
+)
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.create_items import CreateItems, live_of, weigh_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -79,16 +86,20 @@ async def _prepare_many(
     listed = collection(values, f"queue {queue.name!r}: put_many", "messages")
     if not options and runtime.tracing is None and binding_of(queue).dialect is None:
         remaining = iter(listed)
-        plain = prepare_all(runtime, queue, islice(remaining, MANY))
+        plain = _prepare_part(runtime, queue, list(islice(remaining, MANY)), 0)
         part = plain
         while len(part) == MANY:
             await asyncio.sleep(0)
-            part = prepare_all(runtime, queue, islice(remaining, MANY))
+            part = _prepare_part(runtime, queue, list(islice(remaining, MANY)), len(plain))
             plain.extend(part)
         return plain, plain.ids
     puts: list[Put] = []
     for value in listed:
-        put = prepare(runtime, queue, value, options)
+        try:
+            put = prepare(runtime, queue, value, options)
+        except (PayloadError, MessageTooLargeError) as error:
+            error.add_note(_refused(len(ids)))
+            raise
         earlier = None if put.plan is None else earlier_holder(keys, put)
         if earlier is None:
             puts.append(put)
@@ -96,6 +107,24 @@ async def _prepare_many(
         if not len(ids) % MANY:
             await asyncio.sleep(0)
     return puts, ids
+
+
+def _prepare_part(runtime: SessionCore, queue: Destination[Any], values: list[object], start: int) -> PlainPuts:
+    """Prepare values without options; ``start`` values of the call come before them. Raises: as `prepare_all`."""
+    try:
+        return prepare_all(runtime, queue, values)
+    except (PayloadError, MessageTooLargeError) as error:
+        for index, value in enumerate(values, start):  # it prepares all at once, so the error is of one of them
+            try:
+                prepare(runtime, queue, value, {})
+            except (PayloadError, MessageTooLargeError):
+                error.add_note(_refused(index))
+                break
+        raise
+
+
+def _refused(index: int) -> str:
+    return f"it is value {index} of the call, counted from 0"
 
 
 def _first_part(puts: PutList, most: float) -> PutList:

@@ -68,10 +68,10 @@ def time_limits(
                     await call_next()
                 finally:
                     timer.cancel()
-        except TimeoutError:
+        except TimeoutError as error:
             if scope.expired():
                 msg = f"the handler did not finish within {limit:g} s"
-                raise TimeoutError(msg) from None
+                raise TimeoutError(msg) from error.__cause__  # the cancellation, which shows where the handler waited
             raise
 
     return [within]

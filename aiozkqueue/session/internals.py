@@ -7,12 +7,12 @@ from these functions, so that `QueueSession`, `Queue`, `Transaction` and `Delive
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -55,6 +55,11 @@ class _Settled(Protocol):
     def _add_headers(self, headers: Mapping[str, str]) -> None: ...
 
     def _date_retries_from(self, date: int) -> None: ...
+
+
+class _Service(Protocol):
+    @property
+    def _tasks(self) -> list[Callable[[], Coroutine[Any, Any, object]]]: ...
 
 
 def core_of(owner: _HasCore) -> SessionCore:
@@ -115,3 +120,8 @@ async def settle_failed(delivery: _Settled, error: BaseException) -> None:
 def add_headers(delivery: _Settled, headers: Mapping[str, str]) -> None:
     """Add headers to the message of a delivery if it is released."""
     delivery._add_headers(headers)  # noqa: SLF001 - this module is the interface
+
+
+def run_with(listener: _Service, task: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run a task whenever the listener runs; the task is cancelled when the listener ends."""
+    listener._tasks.append(task)  # noqa: SLF001 - this module is the interface

@@ -7,7 +7,7 @@ import logging
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 import anyio
 
@@ -28,7 +28,7 @@ from .interruptions import Interruptions
 from .middleware import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from types import TracebackType
 
     from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
@@ -89,6 +89,7 @@ class Listener(Generic[T_co]):
         self._reply_limit = None if self._pace is None else ReplyLimit(runtime.clock)
         self._interruptions = Interruptions(runtime.zookeeper, state.paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
+        self._tasks: list[Callable[[], Coroutine[Any, Any, object]]] = []
         self._wake = asyncio.Event()
         self._busy = 0
         self._task_pool = TaskPool(self._handle)
@@ -148,6 +149,8 @@ class Listener(Generic[T_co]):
                 if self._alarms is not None:
                     self._alarms.start(self._runtime.queue_state(self._queue.name), handlers)
                 handlers.start_soon(self._watch_cancellations)
+                for task in self._tasks:
+                    handlers.start_soon(task)
                 try:
                     await self._claim_and_start(handlers)
                 except (QueueError, ZooKeeperError) as error:

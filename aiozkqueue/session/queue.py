@@ -195,11 +195,12 @@ class Queue(Destination[T]):
     async def put_many(
         self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
     ) -> list[str]:
-        """Put messages in order, and return their ids. All values are checked before any is sent.
+        """Put messages in order, and return their ids.
 
-        They are sent in as few requests as possible, one after the other. After an error, the messages of earlier
-        requests are stored, and a note of the error states their number. To put all or none, use a transaction.
-        ``timeout`` is as for `put`.
+        All values are checked before any is sent. If one is refused, a note of the error has its position. They are
+        sent in as few requests as possible, one after the other. After an error, the messages of earlier requests are
+        stored, and a note of the error states their number. To put all or none, use a transaction. ``timeout`` is as
+        for `put`.
 
         Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """

@@ -12,10 +12,14 @@ import signal
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import NotFoundError, QueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _END: Final = b"\0"
 _POLL: Final = 0.05
@@ -86,12 +90,35 @@ def _worker(pid: int) -> int:
         raise NotFoundError(msg) from error
     except PermissionError:
         pass  # reported below, or by the signal itself
-    status = Path(f"/proc/{pid}/status")
     try:
-        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+        lines = _status(pid)
     except FileNotFoundError:
         return os.geteuid()  # a system without /proc
-    if not int(lines["SigCgt"], 16) >> (signal.SIGUSR1 - 1) & 1:
-        msg = f"process {pid} ({lines['Name'].strip()}) is not an `aiozkqueue worker`, or has not started yet"
+    if not _expects_the_signal(lines):
+        process = f"process {pid} ({lines['Name']})"
+        msg = f"{process} is not an `aiozkqueue worker`, or has not started yet"
+        if started := _workers_of(pid):
+            msg = f"{process} runs no handlers; dump one of the processes that it has started: {started}"
         raise NotFoundError(msg)
     return int(lines["Uid"].split()[1])
+
+
+def _status(pid: int | str) -> dict[str, str]:
+    """Return what the system says about a process. Raises: FileNotFoundError, ProcessLookupError: it has gone away."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _expects_the_signal(status: Mapping[str, str]) -> bool:
+    return bool(int(status["SigCgt"], 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+def _workers_of(pid: int) -> str:
+    """Return the ids of the processes that a worker with ``--processes`` has started; empty if there are none."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            status = _status(folder.name)
+            if int(status["PPid"]) == pid and _expects_the_signal(status):
+                found.append(int(folder.name))
+    return ", ".join(map(str, sorted(found)))

@@ -68,7 +68,9 @@ def load(target: str) -> App | Callable[..., Any]:
         found = _imported(target, module_name, name)
     for part in name.split("."):
         if not hasattr(found, part):
-            msg = f"{target!r}: module {module_name!r} has no {name!r}"
+            applications = [own for own, value in getattr(found, "__dict__", {}).items() if isinstance(value, App)]
+            instead = f"; it has the application {' and '.join(map(repr, applications))}" if applications else ""
+            msg = f"{target!r}: module {module_name!r} has no {name!r}{instead}"
             raise InvalidOptionError(msg)
         found = getattr(found, part)
     if isinstance(found, App):

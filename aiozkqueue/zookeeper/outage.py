@@ -78,6 +78,7 @@ class OutageLog:
         self._ensemble = ensemble
         self._outage: Outage | None = None
         self._warned = False  # of this outage
+        self._lost = False  # this outage began with the loss of a connection
         self._losses = Losses()
 
     @property
@@ -101,7 +102,7 @@ class OutageLog:
                     seconds,
                     loss,
                 )
-        self._outage, self._warned = Outage(now), False
+        self._outage, self._warned, self._lost = Outage(now), False, loss is not None
 
     @property
     def _level(self) -> int:
@@ -123,9 +124,7 @@ class OutageLog:
     def end(self, session: str) -> None:
         """End the outage, with a connection that carries this session."""
         assert self._outage is not None  # noqa: S101 - until now
-        lasted = self._outage.lasted(asyncio.get_running_loop().time())
-        _log.log(
-            logging.INFO if self._warned else self._level, "%s, after %.1f s without a connection", session, lasted
-        )
+        again = f", after {self.lasted:.1f} s without a connection" if self._lost else ""
+        _log.log(logging.INFO if self._warned else self._level, "%s%s", session, again)
         self._outage = None
         self.attempts.clear()

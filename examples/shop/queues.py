@@ -38,7 +38,11 @@ class Parcel(BaseModel):
     article: str
 
 
-app = zq.App(os.environ.get("AIOZKQUEUE_HOSTS", "127.0.0.1:2181"), root=os.environ.get("AIOZKQUEUE_ROOT", "/zms"))
+app = zq.App(  # the web service connects with the variables that the worker's command reads
+    os.environ.get("AIOZKQUEUE_HOSTS", "127.0.0.1:2181"),
+    root=os.environ.get("AIOZKQUEUE_ROOT", "/zms"),
+    auth=zq.Auth.parse_all(os.environ.get("AIOZKQUEUE_AUTH", "")),
+)
 orders = app.queue("orders", Order, policy=zq.ConsumeTimes(3, backoff=zq.Exponential(initial=0.2)))
 bills = app.queue("bills", Bill)
 parcels = app.queue("parcels", Parcel)

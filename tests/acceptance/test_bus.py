@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pytest
@@ -159,6 +160,27 @@ async def test_an_event_that_a_subscriber_rejects_becomes_a_dead_letter_when_no_
     assert (len(calls), good.calls, failing.calls) == (5, 2, 2), "a redriven event keeps the finished subscribers"
 
 
+async def test_a_subscriber_that_hangs_is_retried_alone_and_its_dead_letter_raises_an_alarm(
+    session: zq.QueueSession,
+) -> None:
+    bus = Bus(session, "orders", Event, policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+    first, alarms = Log(), asyncio.Queue[tuple[str, BaseException | None]]()
+
+    async def hangs(_: Event) -> None:
+        await asyncio.sleep(3600)
+
+    async def alarm(letter: zq.DeadLetter[bytes], error: BaseException | None) -> None:
+        await alarms.put((letter.id, error))
+
+    bus.subscribe(Event, first, name="first")
+    bus.subscribe(Event, hangs)
+    ids = await bus.post(Placed(order=1))
+    async with bus.listener(timeout=0.2, on_dead=alarm), asyncio.timeout(60):
+        dead, error = await alarms.get()
+    assert ([dead], type(error)) == (ids, TimeoutError)
+    assert first.calls == 1
+
+
 async def test_a_subscriber_may_reject_an_event_in_a_task_group(session: zq.QueueSession) -> None:
     bus, calls = Bus(session, "orders", Event), list[int]()
 
@@ -242,6 +264,20 @@ async def test_a_group_gets_every_event_posted_after_it_joined(
     assert [await bus.queue(group).size() for group in (None, "audit", "mail")] == [1, 1, 0]
     with pytest.raises(NotFoundError, match="mail"):
         await bus.leave("mail")
+
+
+async def test_a_listener_of_a_group_that_has_not_joined_logs_a_warning(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus(session, "orders", Event)
+    await bus.join("audit")
+    bus.subscribe(Event, Log(), name="every", group="audti")
+    async with bus.listener(), bus.listener(group="audit"), bus.listener(group="audti"), asyncio.timeout(30):
+        while not (warnings := [record for record in caplog.records if record.levelno == logging.WARNING]):  # noqa: ASYNC110 -- no event reports it
+            await asyncio.sleep(0.01)
+    assert [record.getMessage() for record in warnings] == [
+        "bus orders: group audti has not joined, so its listener gets no new events; await bus.join('audti') once"
+    ]
 
 
 async def test_an_event_posted_in_a_transaction_is_stored_only_if_it_commits(

@@ -280,6 +280,23 @@ async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_
     assert (dead.attempts, "mail server" in dead.reason) == (4, True)
 
 
+async def test_an_entry_whose_handler_hangs_is_retried_and_its_dead_letter_raises_an_alarm(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    alarms = asyncio.Queue[tuple[int, BaseException | None]]()
+
+    async def hangs(_: Notification[Invoice]) -> None:
+        await asyncio.sleep(3600)
+
+    async def alarm(letter: zq.DeadLetter[Invoice], error: BaseException | None) -> None:
+        await alarms.put((letter.value.account, error))
+
+    await invoices.schedule(Invoice(account=1), later(0))
+    async with invoices.listener(hangs, timeout=0.2, on_dead=alarm), asyncio.timeout(60):
+        account, error = await alarms.get()
+    assert (account, type(error)) == (1, TimeoutError)
+
+
 async def test_a_redriven_entry_keeps_the_date_when_it_was_scheduled(invoices: NotificationQueue[Invoice]) -> None:
     await invoices.schedule(Invoice(account=1), later(0), search_key2="tenant")
     [scheduled] = await invoices.find("tenant")

@@ -21,7 +21,10 @@ def test_jobs_are_added_listed_paused_resumed_and_removed(cli: Cli) -> None:
     assert cli("jobs", "pause", "nightly", "--json").records[0]["paused"]
     assert "paused" in cli("jobs", "list").text
     assert not cli("jobs", "resume", "nightly", "--json").records[0]["paused"]
-    assert cli("jobs", "remove", "nightly").status == 0
+    assert cli("jobs", "pause", "nightly").text == "nightly: paused\n"
+    removed = cli("jobs", "remove", "nightly")
+    assert (removed.status, removed.text) == (0, "")
+    assert removed.stderr == "aiozkqueue: job 'nightly' is removed; messages that it has put stay in its queue\n"
     assert cli("jobs", "list").status == 1
 
 

@@ -501,7 +501,8 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
     ("arguments", "error"),
     [
         (["shop"], "give module:name"),
-        (["shop:missing"], "has no 'missing'"),
+        (["shop:missing"], "has no 'missing'; it has the application 'app'"),
+        (["shop:number.missing"], "has no 'number.missing'"),
         (["nowhere:listener"], "no module 'nowhere'"),
         (["shop.py:listener"], "give the module, not its file: shop:listener"),
         (["shop:number"], "'shop:number' is of type int: it must be an application, or a function"),
@@ -639,6 +640,22 @@ def test_dump_shows_what_blocks_the_loop(cli: Cli, go: Path) -> None:
     assert _line(worker) == "blocking"
     assert "in blocking" in cli("dump", str(worker.pid), "--timeout", "90").text
     go.touch()
+
+
+def test_dump_of_a_worker_with_several_processes_names_them(cli: Cli, go: Path) -> None:
+    go.touch()
+    worker = cli.start("worker", "shop:listener", "--processes", "2")
+    for _ in range(2):
+        _wait_for_line(worker, "new session 0x")
+    done = cli("dump", str(worker.pid))
+    assert done.status == 1
+    processes = [int(process) for process in re.findall(r"[0-9]+", done.stderr.partition("that it has started: ")[2])]
+    assert len(processes) == 2, done.stderr
+    for process in processes:
+        assert "tasks" in cli("dump", str(process), "--timeout", "90").text
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=90)
+    assert worker.returncode == 0
 
 
 def test_dump_does_not_end_other_processes(cli: Cli) -> None:

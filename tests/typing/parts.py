@@ -84,6 +84,14 @@ async def shop(session: zq.QueueSession) -> list[str]:
     return ids
 
 
+# A call
+async def quoted(quotes: zq.Queue[Paid]) -> int | str:
+    try:
+        return await quotes.call(Paid(order=1, cents=990), int, timeout=5)
+    except zq.errors.NoReplyError as error:  # an error that only the module of errors has
+        return error.message_id
+
+
 # Over HTTP
 async def elsewhere(url: str, key: str) -> list[ServiceMessage]:
     async with QueueServiceClient(FixedHosts(url), key=key, timeout=5) as queues:

@@ -24,6 +24,8 @@ from aiozkqueue.testing import assert_dead_lettered, assert_empty, assert_put
 from tests.web.conftest import serving
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from aiozkqueue.testing import QueueServer, TestClock
 
 
@@ -149,6 +151,34 @@ async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queu
         assert [job.cron for job in await Jobs(queue_session).list()] == ["0 3 * * *"]
 
 
+async def test_a_job_does_not_occur_while_its_last_run_lasts_if_it_is_unique(
+    queue_session: zq.QueueSession, queue_clock: TestClock
+) -> None:
+    app = zq.App("127.0.0.1:1")
+    begun, go = asyncio.Queue[str](), asyncio.Event()
+
+    @app.cron("0 3 * * *", unique="ignore")
+    async def nightly(delivery: zq.Delivery[bytes]) -> None:
+        begun.put_nowait(delivery.headers["occurrence"])
+        await go.wait()
+
+    async def decided() -> datetime:
+        return (await Jobs(queue_session).get("nightly")).decided
+
+    async with app.serve(queue_session), asyncio.timeout(60):
+        queue_clock.advance(24 * 3600)
+        await begun.get()
+        since = await decided()
+        queue_clock.advance(24 * 3600)
+        while await decided() == since:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.01)
+        assert await queue_session.queue("nightly").size() == 1
+        go.set()
+        await testing.assert_empty(queue_session.queue("nightly"), timeout=30)
+        queue_clock.advance(24 * 3600)
+        await begun.get()
+
+
 def test_a_job_with_invalid_times_is_refused_when_it_is_declared() -> None:
     app = zq.App("127.0.0.1:1")
     with pytest.raises(InvalidScheduleError, match="25"):
@@ -159,6 +189,14 @@ def test_a_job_with_invalid_times_is_refused_when_it_is_declared() -> None:
         app.cron("@daily", missed="some")  # type: ignore[arg-type]
     with pytest.raises(zq.InvalidOptionError, match="tolerance=0"):
         app.cron("@daily", tolerance=0)
+
+
+def test_a_job_with_an_unknown_mode_of_its_unique_key_is_refused_when_it_is_declared() -> None:
+    async def nightly(_: zq.Delivery[bytes]) -> None: ...
+
+    declared = zq.App("127.0.0.1:1").cron("@daily", unique="some")  # type: ignore[arg-type]
+    with pytest.raises(zq.InvalidOptionError, match="unique='some'"):
+        declared(nightly)
 
 
 def test_a_program_without_the_extra_can_declare_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_is_ret
     assert cancelled == [1, 2]
     assert await session.queue("results").size() == 0
     assert "TimeoutError: the handler did not finish within 0.2 s" in caplog.text
+    assert "await asyncio.sleep(3600)" in caplog.text  # the line that took too long
 
 
 async def test_the_time_limit_follows_the_clock_of_the_session(

@@ -205,8 +205,11 @@ async def test_put_refuses_values_that_their_json_does_not_give_back(
 
 async def test_put_many_checks_all_values_before_it_sends_one(session: zq.QueueSession) -> None:
     queue: zq.Queue[Any] = session.queue("jobs", Order)
-    with pytest.raises(zq.PayloadError):
-        await queue.put_many([Order(id=1), {"id": 2}])
+    values = [*(Order(id=number) for number in range(5000)), {"id": 2}]
+    for options in (zq.PutOptions(), zq.PutOptions(priority=1)):
+        with pytest.raises(zq.PayloadError) as raised:
+            await queue.put_many(iter(values), **options)
+        assert raised.value.__notes__ == ["it is value 5000 of the call, counted from 0"]
     assert await queue.size() == 0
 
 
