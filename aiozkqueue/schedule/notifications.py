@@ -31,16 +31,14 @@ from aiozkqueue.layout import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.paths import notifications_base
 from aiozkqueue.moments import milliseconds_at, moment_at
-from aiozkqueue.operations.alter import alter_with, replacement
+from aiozkqueue.operations.alter import TRIES, alter_with, always_changed, replacement, settled
 from aiozkqueue.operations.listing import list_items, locked_ids, walk
 from aiozkqueue.operations.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
-from aiozkqueue.queue.commit.conditional import Change
-from aiozkqueue.queue.commit.conditional import apply as apply_changes
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.commit.conditional import Change
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
     from aiozkqueue.session.queue import Queue
@@ -345,8 +344,9 @@ class NotificationQueue(Generic[T]):
 
         With ``tx`` as `update`.
 
-        Raises: InvalidOptionError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, PayloadError,
-        NotCommittedError, SessionClosedError, WrongLoopError.
+        Raises: ItemNotEmptyError: it cannot be removed, because znodes were created below it; InvalidOptionError,
+        TransactionClosedError, OutcomeUnknownError, AccessDeniedError, PayloadError, NotCommittedError,
+        SessionClosedError, WrongLoopError.
         """
         return await self._remove(partial(self._by_id, notification_id), tx) > 0
 
@@ -481,23 +481,24 @@ class NotificationQueue(Generic[T]):
         removes: bool,
     ) -> int:
         """Change the waiting ones of the matches, or add the changes to a transaction; return their number."""
-        runtime, state = core_of(self._session), state_of(self._queue)
+        handle = handle_of(self._queue)
         if tx is not None:
-            work_given(tx).require_of(runtime)
-        altered = 0
-        while True:
-            found = await matches()
-            if not await state.open_existing():
-                return altered
-            now = await runtime.server_clock.learned(state.paths.due)
-            changes = [(item, make(item)) for item in found if not item.held(now)]
+            work_given(tx).require_of(handle.runtime)
+        altered: set[str] = set()
+        for _ in range(TRIES):
+            found = [item for item in await matches() if item.id not in altered]
+            if not await handle.state.open_existing():
+                return len(altered)
+            now = await handle.runtime.server_clock.learned(handle.paths.due)
+            waiting = [item for item in found if not item.held(now)]
             if tx is not None:
-                return alter_with(work_given(tx), changes, removes=removes)
-            applied = await apply_changes(runtime, [as_configured(*each) for each in changes])
-            altered += sum(applied)
-            if all(applied) or state.ready:
-                return altered
-            # The configuration has changed: the remaining messages are read again.
+                return alter_with(work_given(tx), [(item, make(item)) for item in waiting], removes=removes)
+            made = await settled(handle, waiting, make)
+            altered |= {item.id for item in waiting if item.place in made}
+            if len(made) == len(waiting):
+                return len(altered)
+            # The others were taken or updated in the meantime, or the configuration has changed: they are read again.
+        raise always_changed(handle)
 
     def _shown(self, found: ItemSnapshot, now: int) -> Notification[T]:
         header, body = decode(found.item.data)
