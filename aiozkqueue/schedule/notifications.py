@@ -32,6 +32,7 @@ from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.paths import notifications_base
 from aiozkqueue.moments import milliseconds_at, moment_at
 from aiozkqueue.operations.alter import TRIES, alter_with, always_changed, replacement, settled
+from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import list_items, locked_ids, walk
 from aiozkqueue.operations.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
@@ -367,7 +368,9 @@ class NotificationQueue(Generic[T]):
 
     @reads
     async def ready(self, at: datetime | None = None) -> int:
-        """Count the notifications of this queue that are due at a date (None: now) and not held.
+        """Count the notifications of this queue that can be handled at a date (None: now).
+
+        These are due by that date, no handler holds them now, and leases and delays of retries have ended by that date.
 
         Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, PayloadError, ConnectionLostError,
         SessionClosedError, WrongLoopError.
@@ -378,9 +381,12 @@ class NotificationQueue(Generic[T]):
         if not await handle.state.open_existing():
             return 0
         locked = await locked_ids(handle)
+        async for ended in ended_locks(handle, max(now, moment)):
+            locked.discard(ended)
         ready = 0
         async for page in walk(handle, await self._folders(moment), ordered=False):
-            free = [entry for entry in page if entry.item.id not in locked and (entry.item.due or 0) <= moment]
+            due = [entry for entry in page if (entry.item.due or 0) <= moment]
+            free = [entry for entry in due if handle.state.lock_id_of(entry.item.text) not in locked]
             if moment < now:  # a name without a date only says that the date had passed when it was scheduled
                 unsure = [handle.paths.place_of(entry.path) for entry in free if entry.item.due is None]
                 found = await find(handle, unsure) if unsure else []

@@ -346,6 +346,21 @@ async def test_ready_entries_are_counted_per_queue_at_a_date(
     assert await reminders.ready() == 1
 
 
+async def test_an_entry_whose_hold_has_ended_is_counted_as_ready_before_a_consumer_runs(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    invoices = await Notifications(await on_clock()).create("billing", "invoices", Invoice)
+    for account in range(2):
+        await invoices.schedule(Invoice(account=account), later(-1))
+    [_] = await invoices.queue.leases.take(lifetime=60)
+    assert await invoices.ready() == 1
+    assert await invoices.ready(later(30)) == 1
+    assert await invoices.ready(later(3600)) == 2, "the lease has ended by then"
+    clock.advance(90)
+    assert await invoices.ready() == 2
+    assert [entry.status for entry in await invoices.find()] == ["future", "future"]
+
+
 async def test_an_existing_and_an_unknown_notification_queue_raise_their_own_errors(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
