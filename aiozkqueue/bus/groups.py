@@ -102,8 +102,8 @@ class Groups:
     async def _change(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
         runtime = self._runtime
         while True:
-            self.forget()
             await runtime.zookeeper.sync(self._paths.base)  # another session may have changed it before this call
+            self.forget()  # after it: a read that another task sent earlier has been answered by now
             await self.known()
             groups = change(self._record.groups)
             if groups == self._record.groups:
