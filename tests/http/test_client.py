@@ -505,6 +505,23 @@ async def test_a_server_stays_registered_when_the_session_of_its_earlier_process
         await server_view.delete(folder)
 
 
+async def test_a_registration_that_cannot_be_replaced_is_an_error_in_the_log(
+    session: zq.QueueSession, server_view: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = f"obstructed{core_of(session).root.replace('/', '-')}"
+    folder = f"/ostrich/{cluster}-emodb-queue-1"
+    await core_of(session).zookeeper.ensure(f"{folder}/host:1/of-another-program")
+    async with registered(core_of(session), Registration(cluster, "host:1", "host:1")):
+
+        async def logged() -> bool:
+            return "no client finds this server: an earlier registration of host:1 cannot be replaced" in caplog.text
+
+        await eventually(logged, 30)
+    await server_view.delete(f"{folder}/host:1/of-another-program")
+    await server_view.delete(f"{folder}/host:1")
+    await server_view.delete(folder)
+
+
 async def test_the_key_is_sent_to_allowed_registered_hosts_only(
     session: zq.QueueSession, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
