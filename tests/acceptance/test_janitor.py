@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
@@ -84,6 +85,21 @@ async def test_clean_up_removes_expired_history_at_its_interval_and_follows_a_ne
     job = await jobs.put(b"one")
     await take_one(session)
     assert await ids(jobs) == [job]
+
+
+async def test_a_queue_whose_record_of_clean_up_an_acl_protects_is_cleaned_again(
+    connect: Connect, server_view: Observer, base: str
+) -> None:
+    session = await connect(janitor=True)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=timedelta(days=7)), clean_every=0.1))
+    await server_view.until_there(f"{base}/janitor")
+    protected = make_acl("world", "anyone", read=True, create=True, delete=True)  # not: to write
+    await server_view.set_acl(f"{base}/janitor", [protected])
+    for age in (8, 9, 10):
+        old = record(f"old-{age}", timedelta(days=age))
+        await write_history(server_view, base, old)
+        await server_view.gone(f"{base}/history/{old.place}")
 
 
 async def test_a_session_that_opted_out_does_not_clean(connect: Connect, server_view: Observer, base: str) -> None:
