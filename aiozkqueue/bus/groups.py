@@ -21,6 +21,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NoNodeError,
     SetData,
+    parent_of,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Groups:
             data, stat = await zookeeper.read(base)
             self._record = BusRecord.decode(data)
         except NoNodeError:
-            await zookeeper.ensure(base)
+            await self._create()
         except NoAuthError as error:
             raise right_denied(self._subject, f"read {base}", error) from error
         except MalformedError as error:
@@ -141,6 +142,14 @@ class Groups:
             raise PayloadError(msg) from error
         else:
             self._version, self._known = stat.version, True
+
+    async def _create(self) -> None:
+        """Create the bus, unless it exists. Raises: AccessDeniedError."""
+        try:
+            await self._runtime.zookeeper.ensure(self._paths.base)
+        except NoAuthError as error:
+            refused = self._paths.base if error.path is None else error.path
+            raise right_denied(self._subject, f"create children of {parent_of(refused)}", error) from error
 
 
 class GroupsCheck(Part):
