@@ -23,6 +23,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SetData,
     ZooKeeperError,
+    parent_of,
 )
 
 if TYPE_CHECKING:
@@ -122,8 +123,8 @@ class Groups:
     async def _change(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
         runtime = self._runtime
         while True:
-            self.forget()
             await runtime.zookeeper.sync(self._paths.base)  # another session may have changed it before this call
+            self.forget()  # after it: a read that another task sent earlier has been answered by now
             await self.known()
             groups = change(self._record.groups)
             if groups == self._record.groups:
@@ -153,7 +154,7 @@ class Groups:
             data, stat = await zookeeper.read(base)
             self._record = BusRecord.decode(data)
         except NoNodeError:
-            await zookeeper.ensure(base)
+            await self._create()
         except NoAuthError as error:
             raise right_denied(self._subject, f"read {base}", error) from error
         except MalformedError as error:
@@ -161,6 +162,14 @@ class Groups:
             raise PayloadError(msg) from error
         else:
             self._version, self._known = stat.version, True
+
+    async def _create(self) -> None:
+        """Create the bus, unless it exists. Raises: AccessDeniedError."""
+        try:
+            await self._runtime.zookeeper.ensure(self._paths.base)
+        except NoAuthError as error:
+            refused = self._paths.base if error.path is None else error.path
+            raise right_denied(self._subject, f"create children of {parent_of(refused)}", error) from error
 
 
 class GroupsCheck(Part):

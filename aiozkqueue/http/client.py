@@ -191,15 +191,13 @@ class RegisteredHosts:
         return [url for url in urls if self._allows(url)]
 
     def _allows(self, url: str) -> bool:
-        if _is_address(url) and (self._allow is None or any(_matches(url, pattern) for pattern in self._allow)):
+        valid = _is_address(url)
+        if valid and (self._allow is None or any(_matches(url, pattern) for pattern in self._allow)):
             return True
         if url not in self._refused and len(self._refused) < REFUSED_KEPT:
             self._refused.add(url)
-            log.warning(
-                "cluster %s: %r is registered but gets no requests, because `allow` does not match it",
-                self._cluster,
-                url,
-            )
+            why = "`allow` does not match it" if valid else "it is not an address"
+            log.warning("cluster %s: %r is registered but gets no requests, because %s", self._cluster, url, why)
         return False
 
 
@@ -212,7 +210,8 @@ class QueueServiceClient:
         servers: one address, or a source of addresses.
         key: the API key.
         dedup: whether to use the service that collapses equal messages.
-        timeout: the maximum duration of a request in seconds; the ``wait`` of a poll is added.
+        timeout: the maximum duration of a request in seconds; the ``wait`` of a poll is added. Each lookup of the
+            servers may take as long.
         transport: a transport of httpx, for example one with your own TLS settings.
 
     Raises:
@@ -385,8 +384,6 @@ class QueueServiceClient:
         content: bytes | None = None,
         server_wait: float = 0.0,
     ) -> httpx.Response:
-        if self._http.is_closed:
-            raise ServiceError("this client is closed")
         headers = {} if content is None else {"Content-Type": "application/json"}
         timeout = self._timeout + server_wait
         send = partial(self._http.request, method, params=parameters, content=content, headers=headers, timeout=timeout)
@@ -397,7 +394,9 @@ class QueueServiceClient:
                 longest = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt)
                 await asyncio.sleep(random.uniform(FIRST_DELAY, longest))  # noqa: S311 - it spreads load
             try:
-                urls = await self._discovery.urls(self._kind)
+                urls = await self._urls()
+                if self._http.is_closed:  # also by another task during a delay
+                    raise ServiceError("this client is closed")
                 if urls:
                     url = random.choice([known for known in urls if known not in failed] or urls)  # noqa: S311 - it spreads load
                     failed.add(url)
@@ -405,6 +404,15 @@ class QueueServiceClient:
             except ServiceUnavailableError as error:
                 trouble = error
         raise trouble
+
+    async def _urls(self) -> Sequence[str]:
+        """Return the servers' addresses. Raises: ServiceUnavailableError: the lookup failed, or took too long."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._discovery.urls(self._kind)
+        except TimeoutError as error:
+            msg = f"the addresses of the servers of {self._kind} were not known within {self._timeout:g} s"
+            raise ServiceUnavailableError(msg) from error
 
 
 async def _answered(send: Callable[[str], Awaitable[httpx.Response]], url: str) -> httpx.Response:
@@ -417,6 +425,9 @@ async def _answered(send: Callable[[str], Awaitable[httpx.Response]], url: str) 
     except httpx.RequestError as error:
         msg = f"{error.request.method} {url}: {error!r}"
         raise ServiceUnavailableError(msg) from error
+    except (httpx.InvalidURL, UnicodeError) as error:
+        msg = f"no request can be sent to {_shown(url)}: {error}"
+        raise ServiceError(msg) from error
     if not response.is_success:
         raise _error_of(response)
     return response
@@ -502,9 +513,9 @@ def _is_address(text: object) -> bool:
     if not isinstance(text, str) or not text.isprintable() or not {" ", "?", "#"}.isdisjoint(text):
         return False
     try:
-        parts = urlsplit(text)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+        parts, host = urlsplit(text), httpx.URL(text).host  # which refuses some others
+        return parts.scheme in {"http", "https"} and bool(parts.hostname and host) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):
         return False
 
 

@@ -22,6 +22,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     SessionExpiredError,
     ZooKeeperError,
     below,
@@ -142,6 +143,13 @@ async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:
                 error,
                 ROOT,
             )
+        except NotEmptyError as error:
+            log.error(  # noqa: TRY400 - a traceback would add nothing
+                "no client finds this server: an earlier registration of %s cannot be replaced (%s); delete it with "
+                "the znodes below it, which another program has created, and restart the server",
+                registration.address,
+                error,
+            )
         generation = await zookeeper.wait_connected(after=generation)
 
 
@@ -168,9 +176,12 @@ async def _create(zookeeper: ZooKeeper, entry: Create, generation: int) -> bool:
 
 
 async def _delete(zookeeper: ZooKeeper, path: str, generation: int) -> None:
-    """Delete the entry of an earlier session that has not ended, and with which ZooKeeper would delete the new one."""
+    """Delete the entry of an earlier session that has not ended, and with which ZooKeeper would delete the new one.
+
+    Raises: ZooKeeperError: it cannot be deleted.
+    """
     try:
         await zookeeper.multi([Delete(path)], generation=generation)
     except MultiError as refusal:
-        if isinstance(refusal.error, NoAuthError):
+        if not isinstance(refusal.error, NoNodeError):  # then it has just ended
             raise refusal.error from refusal

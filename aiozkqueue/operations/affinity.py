@@ -29,6 +29,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import as_claim, as_configured, find
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import Create, Delete, SetData, parent_of
 
 from .listing import by_rank, locked_ids, walk
@@ -137,6 +138,8 @@ async def _records(handle: QueueHandle[Runtime], found: ItemSnapshot) -> list[Op
     """Return the operations that record the reassignment, if the queue has a history.
 
     For other features, the message stays in the queue: it frees no key and no capacity.
+
+    Raises: AccessDeniedError.
     """
     reason = f"not taken by node {item_node(found.name)}"
     disposition = Disposition("remove", reason=reason, outcome=End.REAPED, replaced=True)
@@ -145,8 +148,9 @@ async def _records(handle: QueueHandle[Runtime], found: ItemSnapshot) -> list[Op
         if isinstance(end_hook, HistoryHook):
             claim, now = as_claim(handle.state, found, handle.runtime), handle.runtime.server_clock.now
             operations += [attached.operation for attached in end_hook.attached_ops(claim, disposition, now)]
-    for operation in operations:
-        await handle.zookeeper.ensure(parent_of(operation.path))
+    with translate_denials(handle.name):
+        for operation in operations:
+            await handle.zookeeper.ensure(parent_of(operation.path))
     return operations
 
 

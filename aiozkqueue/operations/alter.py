@@ -167,7 +167,7 @@ async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alter
                 return Alteration.HELD
             break
     else:
-        raise _always_changed(handle)
+        raise always_changed(handle)
     return Alteration.DONE if moved else Alteration.NOT_FOUND
 
 
@@ -269,36 +269,40 @@ async def _alter(
         waiting = [
             snapshot for snapshot in found if (can_interrupt(snapshot, now) if running else not snapshot.held(now))
         ]
-        made = await _settled(handle, waiting, None if running else make, checks)
+        made = await settled(handle, waiting, None if running else make, checks)
         altered |= made
         if len(made) == len(waiting):  # otherwise some have changed since they were read
             if len(waiting) < len(found) or (bundle_held and not altered):
                 return Alteration.HELD
             break
     else:
-        raise _always_changed(handle)
+        raise always_changed(handle)
     return Alteration.DONE if altered else Alteration.NOT_FOUND
 
 
-async def _settled(
+async def settled(
     handle: QueueHandle[Runtime],
-    waiting: list[ItemSnapshot],
+    waiting: Sequence[ItemSnapshot],
     make: Callable[[ItemSnapshot], Change] | None,
-    checks: Sequence[Operation],
+    checks: Sequence[Operation] = (),
 ) -> set[str]:
-    """Change messages (None: cancel held ones, with ``checks``); return the places of those still as read."""
+    """Change messages (None: cancel held ones, with ``checks``); return the places of those still as read.
+
+    Raises: ItemNotEmptyError: a message cannot be removed; as `settle`.
+    """
     if make is None:
-        settled = [await interrupt(handle, snapshot, CANCELLED, checks) for snapshot in waiting]
+        parts = [await interrupt(handle, snapshot, CANCELLED, checks) for snapshot in waiting]
     else:
         changes = [as_configured(snapshot, make(snapshot)) for snapshot in waiting]
-        settled = await settle(handle.runtime, changes)
-    for snapshot, change in zip(waiting, settled, strict=True):
-        if change.obstacle is not None:
-            raise obstructed_by(handle.name, snapshot.id, change.obstacle)
-    return {snapshot.place for snapshot, change in zip(waiting, settled, strict=True) if not change.left}
+        parts = await settle(handle.runtime, changes)
+    for snapshot, part in zip(waiting, parts, strict=True):
+        if part.obstacle is not None:
+            raise obstructed_by(handle.name, snapshot.id, part.obstacle)
+    return {snapshot.place for snapshot, part in zip(waiting, parts, strict=True) if not part.left}
 
 
-def _always_changed(handle: QueueHandle[Runtime]) -> NotCommittedError:
+def always_changed(handle: QueueHandle[Runtime]) -> NotCommittedError:
+    """Return the error of an alteration that was refused as often as it may be tried."""
     return NotCommittedError(f"queue {handle.name!r}: messages changed each time they were read; try again")
 
 

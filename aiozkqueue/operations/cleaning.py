@@ -12,6 +12,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, PayloadError
@@ -188,8 +189,12 @@ async def _clean_clients(runtime: Runtime, moment: int) -> int:
     """
     removed = 0
     for client in await old_clients(runtime.zookeeper, runtime.root, moment / 1000):
-        change: list[Operation] = [*(Delete(path, version) for path, version in client.slots), Delete(client.folder)]
+        within = [[Delete(path, version)] for path, version in sorted(client.slots)]  # replies first
+        # A caller that has died may have more replies than a request can delete: the last ones go with the folder.
+        split = max(0, len(within) - TOGETHER)
+        change: list[Operation] = [*chain.from_iterable(within[split:]), Delete(client.folder)]
         with suppress(NoAuthError):
+            await _apply(runtime, within[:split])
             removed += await _apply(runtime, [change])
     return removed
 

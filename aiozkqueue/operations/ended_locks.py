@@ -38,9 +38,12 @@ async def count_ended(handle: QueueHandle[Runtime]) -> int:
     return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
 
 
-async def ended_locks(handle: QueueHandle[Runtime]) -> AsyncIterator[str]:
-    """Yield the ids of messages, and the groups, that expired timed locks lock. Raises: AccessDeniedError."""
-    now = handle.runtime.server_clock.estimate()
+async def ended_locks(handle: QueueHandle[Runtime], moment: int | None = None) -> AsyncIterator[str]:
+    """Yield the ids of messages, and the groups, whose timed locks have expired at a moment (None: now).
+
+    ``moment`` is in milliseconds of ZooKeeper's time. Raises: AccessDeniedError.
+    """
+    now = handle.runtime.server_clock.estimate() if moment is None else moment
     over = partial(Matching, partial(_is_over, now=now))
     names = iter((await collect_children(handle, handle.paths.due, over)).names)
     while page := list(islice(names, PAGE)):

@@ -22,6 +22,7 @@ from aiozkqueue.zookeeper import (
     Create,
     Delete,
     MultiError,
+    NoAuthError,
     NodeExistsError,
     SessionExpiredError,
     SetData,
@@ -190,9 +191,16 @@ class Janitor:
 
     async def _unlock(self, duty: Duty, data: bytes, generation: int) -> None:
         """Record the time of the cleaning, and remove the lock, which otherwise ends with the session."""
-        done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, data)]
+        zookeeper, unlock = self._runtime.zookeeper, Delete(f"{duty.path}/lock")
         with suppress(MultiError, SessionExpiredError):  # a lost copy has done it, or the lock ended with the session
-            await apply_until_answered(self._runtime.zookeeper, done, generation=generation)
+            try:
+                await apply_until_answered(zookeeper, [unlock, SetData(duty.path, data)], generation=generation)
+            except MultiError as refusal:
+                if not isinstance(refusal.error, NoAuthError):
+                    raise
+                # Without a record of this pass, the next one is soon. With the lock, no session would make another.
+                log.info("%s: this clean-up is not recorded: %s", duty.path, refusal.error, extra=duty.extra)
+                await apply_until_answered(zookeeper, [unlock], generation=generation)
 
     async def _reassign(self, state: QueueState) -> Cleaned:
         return Cleaned(queue=state.name, reaped=await reassign_neglected(QueueHandle(self._runtime, state)))

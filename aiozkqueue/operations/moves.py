@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from aiozkqueue.dialects import described
 from aiozkqueue.errors import (
@@ -67,6 +68,8 @@ log: Final = logging.getLogger(__name__)
 MOST_COUNTERS = 1800
 #: How long the record of an ended move is kept.
 KEPT = timedelta(days=7)
+#: The moves whose records an ACL or a quota protects, by session: each is logged once.
+_protected: Final[WeakKeyDictionary[Runtime, set[str]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,11 +316,18 @@ class Moves:
             changed = replace(record, moved=max(record.moved, moved or 0), error=error)
             if done or error is not None:
                 changed = replace(changed, state="failed" if error else "done", ended=self._runtime.server_clock.now())
-            with suppress(MultiError):  # another session has changed it, or this change was applied and its reply lost
+            try:
                 await apply_until_answered(
                     self._runtime.zookeeper, [SetData(path, changed.encode(), node.stat.version)]
                 )
-                return
+            except MultiError as refusal:
+                if not isinstance(refusal.error, NoAuthError):
+                    continue  # another session has changed it, or this change was applied and its reply lost
+                if reference not in (logged := _protected.setdefault(self._runtime, set())):
+                    logged.add(reference)
+                    text = "move %s: its record cannot be written, so it does not show the progress and the end: %s"
+                    log.warning(text, reference, refusal.error, extra={"move": reference})
+            return
 
     # -- znodes
 

@@ -31,16 +31,15 @@ from aiozkqueue.layout import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.paths import notifications_base
 from aiozkqueue.moments import milliseconds_at, moment_at
-from aiozkqueue.operations.alter import alter_with, replacement
+from aiozkqueue.operations.alter import TRIES, alter_with, always_changed, replacement, settled
+from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import list_items, locked_ids, walk
 from aiozkqueue.operations.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
-from aiozkqueue.queue.commit.conditional import Change
-from aiozkqueue.queue.commit.conditional import apply as apply_changes
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.commit.conditional import Change
     from aiozkqueue.queue.message import DeadLetter
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
@@ -347,8 +347,9 @@ class NotificationQueue(Generic[T]):
 
         With ``tx`` as `update`.
 
-        Raises: InvalidOptionError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, PayloadError,
-        NotCommittedError, SessionClosedError, WrongLoopError.
+        Raises: ItemNotEmptyError: it cannot be removed, because znodes were created below it; InvalidOptionError,
+        TransactionClosedError, OutcomeUnknownError, AccessDeniedError, PayloadError, NotCommittedError,
+        SessionClosedError, WrongLoopError.
         """
         return await self._remove(partial(self._by_id, notification_id), tx) > 0
 
@@ -369,7 +370,9 @@ class NotificationQueue(Generic[T]):
 
     @reads
     async def ready(self, at: datetime | None = None) -> int:
-        """Count the notifications of this queue that are due at a date (None: now) and not held.
+        """Count the notifications of this queue that can be handled at a date (None: now).
+
+        These are due by that date, no handler holds them now, and leases and delays of retries have ended by that date.
 
         Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, PayloadError, ConnectionLostError,
         SessionClosedError, WrongLoopError.
@@ -380,9 +383,12 @@ class NotificationQueue(Generic[T]):
         if not await handle.state.open_existing():
             return 0
         locked = await locked_ids(handle)
+        async for ended in ended_locks(handle, max(now, moment)):
+            locked.discard(ended)
         ready = 0
         async for page in walk(handle, await self._folders(moment), ordered=False):
-            free = [entry for entry in page if entry.item.id not in locked and (entry.item.due or 0) <= moment]
+            due = [entry for entry in page if (entry.item.due or 0) <= moment]
+            free = [entry for entry in due if handle.state.lock_id_of(entry.item.text) not in locked]
             if moment < now:  # a name without a date only says that the date had passed when it was scheduled
                 unsure = [handle.paths.place_of(entry.path) for entry in free if entry.item.due is None]
                 found = await find(handle, unsure) if unsure else []
@@ -491,23 +497,24 @@ class NotificationQueue(Generic[T]):
         removes: bool,
     ) -> int:
         """Change the waiting ones of the matches, or add the changes to a transaction; return their number."""
-        runtime, state = core_of(self._session), state_of(self._queue)
+        handle = handle_of(self._queue)
         if tx is not None:
-            work_given(tx).require_of(runtime)
-        altered = 0
-        while True:
-            found = await matches()
-            if not await state.open_existing():
-                return altered
-            now = await runtime.server_clock.learned(state.paths.due)
-            changes = [(item, make(item)) for item in found if not item.held(now)]
+            work_given(tx).require_of(handle.runtime)
+        altered: set[str] = set()
+        for _ in range(TRIES):
+            found = [item for item in await matches() if item.id not in altered]
+            if not await handle.state.open_existing():
+                return len(altered)
+            now = await handle.runtime.server_clock.learned(handle.paths.due)
+            waiting = [item for item in found if not item.held(now)]
             if tx is not None:
-                return alter_with(work_given(tx), changes, removes=removes)
-            applied = await apply_changes(runtime, [as_configured(*each) for each in changes])
-            altered += sum(applied)
-            if all(applied) or state.ready:
-                return altered
-            # The configuration has changed: the remaining messages are read again.
+                return alter_with(work_given(tx), [(item, make(item)) for item in waiting], removes=removes)
+            made = await settled(handle, waiting, make)
+            altered |= {item.id for item in waiting if item.place in made}
+            if len(made) == len(waiting):
+                return len(altered)
+            # The others were taken or updated in the meantime, or the configuration has changed: they are read again.
+        raise always_changed(handle)
 
     def _shown(self, found: ItemSnapshot, now: int) -> Notification[T]:
         header, body = decode(found.item.data)

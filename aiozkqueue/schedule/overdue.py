@@ -1,4 +1,4 @@
-"""Jobs without a running scheduler, as findings for `aiozkqueue doctor` and `aiozkqueue jobs list`."""
+"""Jobs whose occurrences are not put, as findings for `aiozkqueue doctor` and `aiozkqueue jobs list`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .jobs import Job
 
-#: How late an occurrence is when no scheduler seems to run, milliseconds.
+#: How late an occurrence is when no scheduler seems to put it, milliseconds.
 OVERDUE_AFTER: Final = 60_000
 _SHOWN: Final = 3
 
@@ -49,7 +49,7 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
 
 
 def is_overdue(job: Job, now: float) -> bool:
-    """Return whether the next occurrence of a job passed so long before ``now`` that no scheduler seems to run."""
+    """Return whether the next occurrence of a job passed so long before ``now`` that no scheduler seems to put it."""
     return not job.paused and job.next is not None and milliseconds_at(job.next) + OVERDUE_AFTER < milliseconds_in(now)
 
 
@@ -69,6 +69,7 @@ def findings_about(late: list[str]) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "jobs",
-            f"{counted(len(late), 'job')} overdue: {names}. No scheduler seems to run",
-            "run `aiozkqueue jobs run`, or a Scheduler in a worker",
+            f"{counted(len(late), 'job')} overdue: {names}. No scheduler seems to run, or its puts are refused",
+            "run `aiozkqueue jobs run`, or a Scheduler in a worker; if one runs, its log has the reason, such as a full"
+            " queue or a held unique key",
         )

@@ -31,7 +31,7 @@ from aiozkqueue.session.background import Background
 from aiozkqueue.session.direct_puts import enter_live
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted
-from aiozkqueue.zookeeper import Check, EventKind, SetData, parent_of
+from aiozkqueue.zookeeper import Check, EventKind, SetData, State, parent_of
 
 from .cron import load, to_put
 from .jobs import (
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout.jobs import JobRecord
     from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.write import AtomicWrite
+    from aiozkqueue.runtime.clock import Timer
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import Operation, WatchEvent
@@ -89,6 +90,8 @@ class Scheduler:
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._stopped = False
+        self._stopping: Timer | None = None
+        """Ends the wait for the puts in flight after a stop."""
         self._scope: anyio.CancelScope | None = None
         self._background: Background | None = None
         self._messages = 0
@@ -101,9 +104,17 @@ class Scheduler:
         return f"{counted(self._messages, 'message')} put"
 
     def stop(self) -> None:
-        """Put nothing more, and finish the puts in flight. Idempotent."""
+        """Put nothing more, and finish the puts in flight. Idempotent.
+
+        It ends at once if there is no connection, and after one session timeout at the latest.
+        """
         self._stopped = True
         self._wake.set()
+        if self._scope is not None and self._stopping is None:
+            runtime = core_of(self._session)
+            connected = runtime.zookeeper.state is State.CONNECTED
+            limit = runtime.zookeeper.session_timeout if connected else 0.0
+            self._stopping = runtime.clock.call_later(limit, self._scope.cancel)
 
     def abort(self) -> None:
         """Stop at once, without waiting. Idempotent."""
@@ -129,6 +140,8 @@ class Scheduler:
                 await self._serve_jobs()
         finally:
             self._scope = None
+            if self._stopping is not None:
+                self._stopping.cancel()
 
     async def __aenter__(self) -> Self:
         """Run in the background while the body runs. If it dies, the body is cancelled, and its error raised."""

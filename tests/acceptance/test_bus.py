@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pytest
+from kazoo.security import make_acl
 from pydantic import BaseModel
 
 import aiozkqueue as zq
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
 
 T = TypeVar("T")
 
@@ -463,3 +465,23 @@ async def test_two_subscribers_with_the_same_name_are_refused(session: zq.QueueS
     bus.subscribe(Event, Log(), name="log", group="audit")
     with pytest.raises(AlreadyExistsError, match="log"):
         bus.subscribe(Placed, Log(), name="log")
+
+
+@pytest.mark.parametrize("call", ["post", "post in a transaction", "join", "leave", "groups"])
+async def test_a_bus_that_an_acl_does_not_let_this_user_create_is_named(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, call: str
+) -> None:
+    await session.queue("other").put(b"")
+    await server_view.create(f"{queue_root}/.buses")
+    await server_view.set_acl(f"{queue_root}/.buses", [make_acl("world", "anyone", read=True)])
+    bus = Bus(session, "orders", Event)
+    async with session.transaction(autocommit=False) as tx:
+        calls = {
+            "post": lambda: bus.post(Placed(order=1)),
+            "post in a transaction": lambda: bus.post(Placed(order=1), tx=tx),
+            "join": lambda: bus.join("audit"),
+            "leave": lambda: bus.leave("audit"),
+            "groups": bus.groups,
+        }
+        with pytest.raises(zq.AccessDeniedError, match=rf"bus 'orders': .*no right to create .*{queue_root}/\.buses"):
+            await calls[call]()

@@ -9,11 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
+from aiozkqueue.operations.cleaning import clean_root
 from aiozkqueue.operations.history_pins import pin, read_pins
 from aiozkqueue.session.internals import core_of, handle_of
+from aiozkqueue.zookeeper import Create
 from tests.integration.queue.conftest import eventually, take_one
 from tests.integration.queue.test_obstacles import set_acl
 
@@ -82,6 +85,21 @@ async def test_clean_up_removes_expired_history_at_its_interval_and_follows_a_ne
     job = await jobs.put(b"one")
     await take_one(session)
     assert await ids(jobs) == [job]
+
+
+async def test_a_queue_whose_record_of_clean_up_an_acl_protects_is_cleaned_again(
+    connect: Connect, server_view: Observer, base: str
+) -> None:
+    session = await connect(janitor=True)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=timedelta(days=7)), clean_every=0.1))
+    await server_view.until_there(f"{base}/janitor")
+    protected = make_acl("world", "anyone", read=True, create=True, delete=True)  # not: to write
+    await server_view.set_acl(f"{base}/janitor", [protected])
+    for age in (8, 9, 10):
+        old = record(f"old-{age}", timedelta(days=age))
+        await write_history(server_view, base, old)
+        await server_view.gone(f"{base}/history/{old.place}")
 
 
 async def test_a_session_that_opted_out_does_not_clean(connect: Connect, server_view: Observer, base: str) -> None:
@@ -227,6 +245,22 @@ async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     await other.queue("jobs").put(b"two")  # a live client creates another slot
     assert await server_view.children(clients) == before
     assert await session.queue("jobs").size() == 2
+
+
+async def test_clean_up_removes_a_client_with_more_replies_than_a_request_can_delete(
+    connect: Connect, queue_root: str, server_view: Observer
+) -> None:
+    """A caller that has died with many calls: their handlers have replied, and no process reads the replies."""
+    session = await connect(janitor=False)
+    core = core_of(session)
+    caller, later = f"{queue_root}/.clients/caller", timedelta(days=2)
+    await core.zookeeper.ensure(caller)
+    number, page = core.zookeeper.max_request // len(f"{caller}/reply-0000000000000000") + 1000, 2000
+    for start in range(0, number, page):
+        await core.zookeeper.multi([Create(f"{caller}/reply-{start + reply:016}") for reply in range(page)])
+    cleaned = await clean_root(core, ms(datetime.now(UTC) + later))
+    assert cleaned.clients >= 1
+    assert "caller" not in await server_view.children(f"{queue_root}/.clients")
 
 
 @pytest.mark.parametrize("sealed", ["folder", "slot"])

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 from aiozkqueue.errors import InvalidNameError, UnknownMoveError
@@ -80,6 +81,30 @@ async def test_a_move_of_another_user_is_not_listed_and_others_are_continued(
     assert await session.admin.moves.resume() == 0
     with pytest.raises(zq.AccessDeniedError):
         await session.admin.moves.status("0" * 18)
+
+
+async def test_a_move_whose_record_an_acl_protects_is_made_and_does_not_try_to_record_it_endlessly(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await session.queue("source").put_many([b"1", b"2"])
+    async with other.transaction(autocommit=False) as tx:
+        assert await tx.take(other.queue("source"), timeout=10)
+        reference = await session.admin.moves.start("source", "target")
+        await eventually(lambda: _moved(session, reference, 1))
+        protected = make_acl("world", "anyone", read=True, create=True, delete=True)  # not: to write
+        await server_view.set_acl(f"{queue_root}/.moves/{reference}", [protected])
+        await tx.rollback(delay=0)
+
+    async def released() -> bool:
+        return (await session.admin.moves.status(reference)).unattended
+
+    await eventually(released, 30)
+    assert await session.queue("target").size() == 2
+    assert "its record cannot be written" in caplog.text
 
 
 async def test_leased_messages_are_moved_without_their_leases(

@@ -11,12 +11,16 @@ import pytest
 from pydantic import BaseModel
 
 import aiozkqueue as zq
-from aiozkqueue.errors import AlreadyExistsError, NotFoundError
-from aiozkqueue.queue.commit.conditional import apply as apply_changes
+from aiozkqueue.errors import AlreadyExistsError, ItemNotEmptyError, NotFoundError
+from aiozkqueue.operations.alter import settled
 from aiozkqueue.schedule import Notification, NotificationQueue, Notifications, notifications
+from aiozkqueue.session.internals import core_of, handle_of
+from aiozkqueue.zookeeper import Create
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aiozkqueue.testing import TestClock
     from tests.acceptance.conftest import OnClock
 
@@ -205,15 +209,52 @@ async def test_entries_that_two_clients_remove_at_once_are_counted_once_and_not_
     same = await Notifications(other).get("billing", "invoices", Invoice)
     removed: list[int] = []
 
-    async def overtaken(runtime: Any, changes: Any) -> list[bool]:
-        monkeypatch.setattr(notifications, "apply_changes", apply_changes)
+    async def overtaken(*change: Any) -> set[str]:
+        monkeypatch.setattr(notifications, "settled", settled)
         removed.append(await same.remove_all("t", search_key1="1"))
-        return await apply_changes(runtime, changes)
+        return await settled(*change)
 
-    monkeypatch.setattr(notifications, "apply_changes", overtaken)
+    monkeypatch.setattr(notifications, "settled", overtaken)
     assert (await invoices.remove_all("t"), removed) == (30, [30])
     assert await invoices.find("t") == []
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("change", ["update", "remove", "remove_all"])
+async def test_an_entry_that_another_client_updates_at_once_is_changed_nevertheless(
+    invoices: NotificationQueue[Invoice], other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    ids = [await invoices.schedule(Invoice(account=account), later(3600), search_key2="t") for account in range(2)]
+    same = await Notifications(other).get("billing", "invoices", Invoice)
+
+    async def overtaken(*change: Any) -> set[str]:
+        monkeypatch.setattr(notifications, "settled", settled)
+        assert await same.update(ids[0], Invoice(account=7))
+        return await settled(*change)
+
+    monkeypatch.setattr(notifications, "settled", overtaken)
+    changed: dict[str, Callable[[], Awaitable[int]]] = {
+        "update": lambda: invoices.update(ids[0], Invoice(account=8)),
+        "remove": lambda: invoices.remove(ids[0]),
+        "remove_all": lambda: invoices.remove_all("t"),
+    }
+    left = {"update": [1, 8], "remove": [1], "remove_all": []}
+    assert await changed[change]() == (2 if change == "remove_all" else True)
+    assert sorted(entry.event.account for entry in await invoices.find("t")) == left[change]
+
+
+async def test_an_entry_that_cannot_be_removed_is_named_and_the_others_are_removed(
+    invoices: NotificationQueue[Invoice], session: zq.QueueSession
+) -> None:
+    ids = [await invoices.schedule(Invoice(account=account), later(3600), search_key2="t") for account in range(3)]
+    [snapshot] = await invoices._by_id(ids[1])
+    path = handle_of(invoices.queue).paths.at(snapshot.place)
+    await core_of(session).zookeeper.multi([Create(f"{path}/of-another-program")])
+    with pytest.raises(ItemNotEmptyError, match=rf"{ids[1]} of queue 'billing:invoices'.*znodes below it"):
+        await invoices.remove_all("t")
+    assert [entry.id for entry in await invoices.find("t")] == [ids[1]]
+    with pytest.raises(ItemNotEmptyError, match=ids[1]):
+        await invoices.remove(ids[1])
 
 
 async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(
@@ -320,6 +361,21 @@ async def test_ready_entries_are_counted_per_queue_at_a_date(
     assert await invoices.ready(later(1.5 * 3600)) == 2
     assert await invoices.ready(later(100 * 3600)) == 4
     assert await reminders.ready() == 1
+
+
+async def test_an_entry_whose_hold_has_ended_is_counted_as_ready_before_a_consumer_runs(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    invoices = await Notifications(await on_clock()).create("billing", "invoices", Invoice)
+    for account in range(2):
+        await invoices.schedule(Invoice(account=account), later(-1))
+    [_] = await invoices.queue.leases.take(lifetime=60)
+    assert await invoices.ready() == 1
+    assert await invoices.ready(later(30)) == 1
+    assert await invoices.ready(later(3600)) == 2, "the lease has ended by then"
+    clock.advance(90)
+    assert await invoices.ready() == 2
+    assert [entry.status for entry in await invoices.find()] == ["future", "future"]
 
 
 async def test_an_existing_and_an_unknown_notification_queue_raise_their_own_errors(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
@@ -266,6 +267,16 @@ async def test_the_janitor_leaves_the_messages_of_a_paused_queue_to_their_nodes(
         return (await jobs.stats()).bound == 0
 
     await eventually(reassigned, 60)
+
+
+async def test_a_history_that_an_acl_does_not_let_this_user_create_is_named(
+    nodes: dict[str, zq.QueueSession], clock: TestClock, server_view: Observer, queue_root: str
+) -> None:
+    await nodes["a"].queue("jobs").put(b"x")
+    clock.advance(90)
+    await server_view.set_acl(f"{queue_root}/jobs", [make_acl("world", "anyone", read=True, write=True)])
+    with pytest.raises(zq.AccessDeniedError, match=rf"queue 'jobs': {queue_root}/jobs/history: not allowed"):
+        await nodes["b"].queue("jobs").admin.reap()
 
 
 async def test_a_running_session_follows_a_shorter_interval_of_reaping(

@@ -10,8 +10,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.bus import Bus
 from aiozkqueue.testing import Opcode, TestClock
 from tests.faults.account import ATTEMPT, CLAIM, SETTLE
 from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
@@ -323,3 +325,28 @@ async def test_consumers_recreate_a_deleted_queue_and_continue(
         assert delivery.body == b"b"
         await delivery.commit()
     assert len(await account.view.children(account.path("jobs", "consumers"))) == 1
+
+
+class Event(BaseModel):
+    """An event of a bus."""
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["join", "leave"])
+async def test_a_group_joins_and_leaves_although_an_earlier_read_is_answered_late(
+    session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, *, joins: bool
+) -> None:
+    """A read that another task of the session has sent shows the groups from before a change by another session."""
+    bus, elsewhere = Bus(session, "orders", Event), Bus(other, "orders", Event)
+    await elsewhere.join("billing")
+    if joins:
+        await elsewhere.join("audit")
+    fault = proxy.hold_reply(lambda request: request.opcode == Opcode.GET_DATA and b"/.buses/" in request.body)
+    reading = asyncio.ensure_future(bus.groups())
+    await fault.struck()
+    await (elsewhere.leave("audit") if joins else elsewhere.join("audit"))
+    changing = asyncio.ensure_future(bus.join("audit") if joins else bus.leave("audit"))
+    await asyncio.sleep(0.05)
+    fault.release()
+    await changing
+    assert await elsewhere.groups() == (["billing", "audit"] if joins else ["billing"])
+    assert "billing" in await reading

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.schedule import Jobs, Scheduler
 from tests.faults.account import CLAIM
 
 if TYPE_CHECKING:
@@ -74,3 +76,22 @@ async def test_purge_after_leaving_a_consumer_with_a_pending_claim_removes_all_m
     assert await jobs.purge() == 2
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
+
+
+@pytest.mark.parametrize("lost", ["the connection", "only the replies"])
+async def test_a_scheduler_is_left_while_no_server_answers(root: str, proxy: ZooKeeperProxy, lost: str) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=4) as session:
+        await Jobs(session).add("report", "* * * * * *", "reports", b"all")
+        async with Scheduler(session):
+            async with session.transaction() as tx:
+                assert await tx.take(session.queue("reports"), timeout=30)
+            if lost == "the connection":
+                proxy.refuse()
+                proxy.reset_connections()
+            else:
+                proxy.stall()
+            await asyncio.sleep(1.2)  # the next occurrence is due
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 30, "it waits for up to two session timeouts"
+        proxy.heal()
+        await proxy.listen()

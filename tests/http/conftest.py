@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -70,6 +71,13 @@ async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[st
     finally:
         running.should_exit = True
         await task
+
+
+def proof_in(page: httpx.Response) -> str:
+    """Return the value with which a form of this page is accepted."""
+    found = re.search(r'name="proof" value="([0-9a-f]{64})"', page.text)
+    assert found is not None
+    return found[1]
 
 
 async def polled(session: zq.QueueSession) -> bool:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.http import Keys, Settings
+from aiozkqueue.http import Keys, Settings, client
 from aiozkqueue.http.client import (
     FixedHosts,
     IllegalArgumentError,
@@ -35,6 +35,7 @@ from tests.integration.queue.conftest import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
@@ -138,6 +139,7 @@ async def test_a_queue_name_with_url_characters_is_quoted(queues: QueueServiceCl
             ["http://host"],
             b"http://host",
         ),
+        *("http://ä..b", "http://xn--", "http://[v1.x]:80", f"http://host/{'a' * 70_000}"),
     ],
 )
 def test_an_invalid_server_address_is_refused_at_once(address: Any) -> None:
@@ -199,6 +201,25 @@ async def test_a_call_of_a_closed_client_raises_an_error_of_this_library() -> No
     await queues.aclose()
     with pytest.raises(ServiceError, match="closed"):
         await queues.send("q", 1)
+
+
+async def test_a_call_whose_client_is_closed_before_its_retry_raises_an_error_of_this_library() -> None:
+    def close_and_fail(_: httpx.Request) -> httpx.Response:
+        closing.append(asyncio.ensure_future(queues.aclose()))
+        return httpx.Response(503)
+
+    closing: list[asyncio.Future[None]] = []
+    queues = QueueServiceClient("http://one", transport=httpx.MockTransport(close_and_fail))
+    with pytest.raises(ServiceError, match="this client is closed"):
+        await queues.send("q", 1)
+    assert len(closing) == 1
+    await closing[0]
+
+
+async def test_a_name_that_makes_an_address_too_long_raises_an_error_of_this_library() -> None:
+    async with QueueServiceClient("http://one", transport=_Flaky()) as queues:
+        with pytest.raises(ServiceError, match="URL too long"):
+            await queues.send("q" * 70_000, 1)
 
 
 async def test_a_value_that_is_not_json_is_refused_before_it_is_sent() -> None:
@@ -405,6 +426,36 @@ async def test_registrations_that_cannot_be_read_are_an_error(open_session: Open
         await RegisteredHosts(session, "main").urls(Kind.QUEUE)
 
 
+async def test_a_registration_that_is_no_address_gets_no_requests(
+    session: zq.QueueSession, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Registration("main", service.url.removeprefix("http://"), "127.0.0.1:1")
+    wrong = Registration("main", "xn--:80", "127.0.0.1:1")
+    async with registered(core_of(session), own), registered(core_of(session), wrong):
+
+        async def both() -> bool:
+            return len(await service_urls(core_of(session).zookeeper, "main", Kind.QUEUE)) == 2
+
+        await eventually(both)
+        async with QueueServiceClient(RegisteredHosts(session, "main"), key=service.key) as queues:
+            for number in range(20):
+                await queues.send("q", number)
+    assert "'http://xn--:80/queue/1' is registered but gets no requests, because it is not an address" in caplog.text
+
+
+async def test_a_call_ends_while_zookeeper_does_not_show_the_registrations(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "RETRIES", 1)
+    async with zq.connect(zookeeper_proxy.hosts, root=queue_root, session_timeout=20) as session:
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        async with QueueServiceClient(RegisteredHosts(session, "main"), timeout=0.2) as queues:
+            with pytest.raises(ServiceUnavailableError, match=r"servers of queue were not known within 0\.2 s"):
+                await queues.send("q", 1)
+        await zookeeper_proxy.listen()
+
+
 @pytest.mark.parametrize(("wait", "allowed"), [(0, 10), (20, 30)])
 async def test_a_poll_that_waits_at_the_server_may_take_as_much_longer(wait: int, allowed: int) -> None:
     timeouts: list[dict[str, float]] = []
@@ -452,6 +503,23 @@ async def test_a_server_stays_registered_when_the_session_of_its_earlier_process
         assert all([await server_view.ephemerals(folder) for folder in folders])
     for folder in folders:
         await server_view.delete(folder)
+
+
+async def test_a_registration_that_cannot_be_replaced_is_an_error_in_the_log(
+    session: zq.QueueSession, server_view: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = f"obstructed{core_of(session).root.replace('/', '-')}"
+    folder = f"/ostrich/{cluster}-emodb-queue-1"
+    await core_of(session).zookeeper.ensure(f"{folder}/host:1/of-another-program")
+    async with registered(core_of(session), Registration(cluster, "host:1", "host:1")):
+
+        async def logged() -> bool:
+            return "no client finds this server: an earlier registration of host:1 cannot be replaced" in caplog.text
+
+        await eventually(logged, 30)
+    await server_view.delete(f"{folder}/host:1/of-another-program")
+    await server_view.delete(f"{folder}/host:1")
+    await server_view.delete(folder)
 
 
 async def test_the_key_is_sent_to_allowed_registered_hosts_only(

@@ -14,6 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings, create_app
 from aiozkqueue.sampling import Sample, Sampler, rates_between
 from aiozkqueue.session.internals import core_of
+from tests.http.conftest import proof_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,12 +59,6 @@ async def dead(session: zq.QueueSession) -> list[str]:
         async for delivery in deliveries:
             await delivery.reject(f"no use: {'<b>bold</b>' if delivery.body == POISON else 'other'}")
     return [letter.id for letter in await jobs.dead_letters.peek()]
-
-
-def proof_in(page: httpx.Response) -> str:
-    found = re.search(r'name="proof" value="([0-9a-f]{64})"', page.text)
-    assert found is not None
-    return found[1]
 
 
 async def test_a_visitor_without_a_key_must_sign_in(service: Service) -> None:

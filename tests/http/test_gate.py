@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.http import Settings
 from aiozkqueue.http.core import keys
 from aiozkqueue.http.core.gate import Buckets
+from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.session.internals import core_of
+from tests.faults.account import multi_of
 
 if TYPE_CHECKING:
-    import aiozkqueue as zq
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
     from tests.observer import Observer
@@ -104,6 +106,45 @@ async def test_a_revoked_key_is_refused_within_five_seconds(
     assert await elsewhere.revoke("me") == 1
     now += 5.1
     assert await here.caller(key) is None
+
+
+async def test_a_revocation_whose_reply_is_lost_counts_the_key(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, server_view: Observer
+) -> None:
+    async with zq.connect(zookeeper_proxy.hosts, root=queue_root, session_timeout=20) as session:
+        known = keys.Keys(core_of(session))
+        await known.create("me", ["queue|*|*"])
+        fault = zookeeper_proxy.lose_after(multi_of(b"/.keys/"))
+        assert await known.revoke("me") == 1
+        assert len(fault.requests) == 1
+        assert await server_view.children(f"{queue_root}/.keys") == []
+
+
+async def test_a_key_that_cannot_be_removed_is_not_reported_as_unknown(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    known = keys.Keys(core_of(session))
+    key = await known.create("me", ["queue|*|*"])
+    [name] = await server_view.children(f"{queue_root}/.keys")
+    await server_view.create(f"{queue_root}/.keys/{name}/of-another-program")
+    with pytest.raises(zq.NotCommittedError, match=name):
+        await known.revoke("me")
+    assert await known.caller(key) is not None
+
+
+@pytest.mark.parametrize("call", ["list the keys", "rotate the secret"])
+async def test_calls_for_keys_and_secrets_end_while_no_server_answers(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, call: str
+) -> None:
+    hosts = zookeeper_proxy.hosts
+    async with zq.connect(hosts, root=queue_root, session_timeout=20, operation_timeout=0.5) as session:
+        known, secrets = keys.Keys(core_of(session)), MessageIds(core_of(session))
+        await secrets.signer()
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        with pytest.raises(zq.QueueError, match=r"no answer from ZooKeeper within 0\.5 s"):
+            await (known.all() if call == "list the keys" else secrets.rotate())
+        await zookeeper_proxy.listen()
 
 
 async def test_a_key_whose_whole_hash_is_not_the_stored_one_is_refused(

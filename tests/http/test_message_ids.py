@@ -13,8 +13,10 @@ from aiozkqueue.http import Keys
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import lease_token
 from aiozkqueue.session.internals import core_of
+from tests.faults.account import multi_of
 
 if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
     from tests.observer import Observer
 
@@ -116,6 +118,20 @@ async def test_ids_stay_valid_after_one_rotation_and_are_refused_after_two(
     (third,) = await fresh.poll("q")
     assert (await service.post("/queue/1/q/ack", json=[third["id"]])).status_code == 200
     assert await session.queue("q").size() == 1
+
+
+@pytest.mark.parametrize("when", ["lose_before", "lose_after"])
+async def test_a_rotation_whose_request_or_reply_is_lost_keeps_the_ids_that_were_signed_before(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, when: str
+) -> None:
+    async with zq.connect(zookeeper_proxy.hosts, root=queue_root, session_timeout=20) as session:
+        secrets = MessageIds(core_of(session))
+        earlier = (await secrets.signer()).message_id("q", "items/item-i7-0000000001")
+        fault = getattr(zookeeper_proxy, when)(multi_of(b"/.tokens"))
+        await secrets.rotate()
+        assert len(fault.requests) == 1
+        assert await secrets.lease_tokens("q", [earlier])
+        assert (await secrets.signer()).id not in earlier
 
 
 async def test_no_traceback_shows_a_stored_secret(

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.sampling import Sampler
-from tests.http.conftest import NOBODY
+from tests.http.conftest import NOBODY, proof_in
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -91,6 +91,22 @@ async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_rest_as_us
         answer = await service.get(f"/queue/1/{denied}/{path}")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
         assert answer.json() == {"message": "an ACL does not allow this; the log of this server names the znode"}
+
+
+async def test_a_change_that_an_acl_refuses_is_not_shown_as_a_page_that_cannot_be_read(
+    session: zq.QueueSession, browser: httpx.AsyncClient, zookeeper: str, queue_root: str
+) -> None:
+    mixed = session.queue("mixed")
+    await mixed.put(b"1")
+    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("other", "secret")]) as owner:
+        theirs = await owner.queue("mixed").put(b"2")
+    form = {"proof": proof_in(await browser.get("/queues/mixed")), "action": "purge", "confirmed": "yes"}
+    purged = await browser.post("/queues/mixed/actions", data=form)
+    assert (purged.status_code, "Some messages remain" in purged.text, theirs in purged.text) == (409, True, True)
+    assert await mixed.size() == 1
+    cancelled = await browser.post("/queues/mixed/actions", data={**form, "action": "cancel", "id": theirs})
+    assert (cancelled.status_code, "ZooKeeper does not permit this" in cancelled.text) == (503, True)
+    assert "cannot be read" not in purged.text + cancelled.text
 
 
 async def test_a_queue_with_an_undecodable_configuration_is_named_and_the_rest_shown_as_usual(

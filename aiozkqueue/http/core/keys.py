@@ -31,6 +31,7 @@ from aiozkqueue.zookeeper import (
     apply_until_answered,
     below,
     changes,
+    reads,
 )
 
 from .permissions import Permissions
@@ -109,7 +110,7 @@ class Keys:
             msg = f"key {name!r}: give at least one permission, such as 'queue|post|orders*'"
             raise InvalidOptionError(msg)
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know a key of this name
-        if any(known.name == name for known in await self.all()):
+        if any(known.name == name for _, known in await self._stored()):
             msg = f"key {name!r} already exists: revoke it first, or use another name"
             raise InvalidOptionError(msg)
         text = PREFIX + secrets.token_urlsafe(32)
@@ -133,25 +134,24 @@ class Keys:
         self._known.pop(digest, None)
         return text
 
+    @reads
     async def all(self) -> list[KeyInfo]:
-        """List the keys by their names. Raises: AccessDeniedError, SessionClosedError."""
-        stored = [found for entry in await self._entries() if (found := await self._read(entry)) is not None]
-        return sorted(KeyInfo(key.name, tuple(key.allow)) for key in stored)
+        """List the keys by their names. Raises: AccessDeniedError, ConnectionLostError, SessionClosedError."""
+        return sorted(KeyInfo(key.name, tuple(key.allow)) for _, key in await self._stored())
 
     @changes
     async def revoke(self, name: str) -> int:
         """Remove the key of this name; return how many there were.
 
-        Raises: NotCommittedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError.
+        Raises: NotCommittedError: the key could not be removed; OutcomeUnknownError, AccessDeniedError,
+        SessionClosedError.
         """
-        revoked = 0
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know the key
-        for entry in await self._entries():
-            stored = await self._read(entry)
-            if stored is not None and stored.name == name:
-                revoked += await self._delete(entry)
-                self._known.pop(stored.hash, None)
-        return revoked
+        named = [(entry, key) for entry, key in await self._stored() if key.name == name]
+        for entry, key in named:
+            await self._delete(entry)
+            self._known.pop(key.hash, None)
+        return len(named)
 
     async def caller(self, text: str) -> Caller | None:
         """Return the caller with this key; None if the key is unknown.
@@ -211,14 +211,22 @@ class Keys:
         except NoAuthError as error:
             raise self._denied(error) from error
 
-    async def _delete(self, entry: str) -> bool:
+    async def _stored(self) -> list[tuple[str, _Stored]]:
+        """Read all keys, each with the name of its znode. Raises: AccessDeniedError."""
+        return [(entry, found) for entry in await self._entries() if (found := await self._read(entry)) is not None]
+
+    async def _delete(self, entry: str) -> None:
+        """Delete a key, unless it is gone: a reply may have been lost, or another client have deleted it.
+
+        Raises: AccessDeniedError, NotCommittedError.
+        """
         try:
             await apply_until_answered(self._runtime.zookeeper, [Delete(f"{self._base}/{entry}")])
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error
-            return False
-        return True
+            if not isinstance(error.error, NoNodeError):
+                raise NotCommittedError(str(error)) from error
 
     def _path(self, digest: str) -> str:
         return f"{self._base}/{digest[:_NAME_DIGITS]}"

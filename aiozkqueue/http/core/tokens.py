@@ -30,13 +30,14 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SetData,
     apply_until_answered,
+    changes,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiozkqueue.session.core import SessionCore
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import CallLimit, Operation
 
 #: Seconds for which secrets are cached.
 FRESH: Final = 5.0
@@ -84,6 +85,11 @@ class MessageIds:
         self._known: _Secrets | None = None
         self._read_at = float("-inf")
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit("secrets of message ids")
+
     async def signer(self) -> Signer:
         """Return the current signer.
 
@@ -105,19 +111,24 @@ class MessageIds:
                 await asyncio.sleep(0)  # a body full of ids would block the event loop
         return tokens
 
+    @changes
     async def rotate(self) -> None:
         """Sign with a new secret from now on. Ids of the previous secret stay valid until the next rotation.
 
-        Raises: as `signer`.
+        Raises: AccessDeniedError, PayloadError: the secrets cannot be read or changed; NotCommittedError,
+        OutcomeUnknownError, SessionClosedError.
         """
+        added = _new()
         while True:
             node = await self._read()
             if node is None:
                 await self._make()
                 return
             stored, version = node
-            rotated = _Secrets(secrets=[_new(), *stored.secrets][:KEPT])
-            if await self._write(SetData(self._path, _encode(rotated), version)):
+            # It is stored already if an earlier copy was applied, and its reply lost: a second one would end old ids.
+            if stored.by_id(added.id) is not None or await self._write(
+                SetData(self._path, _encode(_Secrets(secrets=[added, *stored.secrets][:KEPT])), version)
+            ):
                 self._read_at = float("-inf")
                 return
 

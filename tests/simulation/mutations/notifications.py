@@ -11,11 +11,9 @@ from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     import pytest
-
-    from aiozkqueue.queue.commit.conditional import Change
 
 of_notifications = partial(run, feature="notifications")
 
@@ -27,7 +25,7 @@ def notifications_in_flight_changed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_notifications)
 def refused_removals_reported_as_made(patch: pytest.MonkeyPatch) -> None:
-    async def report_all_as_made(_: Any, changes: Iterable[Change]) -> list[bool]:
-        return [True for _ in changes]
+    async def report_all_as_made(_: Any, waiting: Sequence[ItemSnapshot], __: Any) -> set[str]:
+        return {snapshot.place for snapshot in waiting}
 
-    patch.setattr(notifications, "apply_changes", report_all_as_made)
+    patch.setattr(notifications, "settled", report_all_as_made)

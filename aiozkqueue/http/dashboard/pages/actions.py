@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import (
+    AccessDeniedError,
     ConfigConflictError,
     ConflictError,
     DuplicateKeyError,
@@ -122,6 +123,10 @@ async def _make(action: Action, asked: Asked, form: Form) -> Response:
         raise PageError(404, "No such queue", f"The queue {name!r} has been deleted in the meantime.") from None
     except _REFUSALS as error:
         raise PageError(409, "That did not work", str(error)) from None
+    except PartlyDeniedError as error:
+        raise PageError(409, f"Some {'dead letters' if action.needs_ids else 'messages'} remain", str(error)) from None
+    except AccessDeniedError as error:
+        raise PageError(503, "ZooKeeper does not permit this", str(error)) from None
     finally:
         await asked.visit.changed(name)
     return asked.visit.finished(action.back or own_path(form.get("back"), f"/queues/{name}"), done)
@@ -198,7 +203,7 @@ async def _redrive(asked: Asked) -> str:
         number = await asked.queue.dead_letters.redrive(asked.ids, into=asked.target or None)
     except QueueFullError as error:
         raise PageError(409, "The queue is full", str(error)) from None
-    except (NotRedrivenError, PartlyDeniedError) as error:
+    except NotRedrivenError as error:
         raise PageError(409, "Some dead letters remain", str(error)) from None
     into = f" into {asked.target}" if asked.target else ""
     return f"{number:,} of {asked.letters} {'was' if len(asked.ids) == 1 else 'were'} redriven{into}."
