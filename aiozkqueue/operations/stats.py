@@ -36,6 +36,7 @@ from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget
 from .bundles import Bundled, count_bundled, count_put_more
+from .earlier_locks import held_by_earlier_locks
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, list_children, locked_ids, walk
@@ -425,14 +426,16 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
     if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
         return _Named()
     held = await locked_ids(handle)
+    by_earlier = await held_by_earlier_locks(handle, config, folders, held)
     now = handle.runtime.server_clock.estimate()
-    groups, likes = Strings(), Strings()
-    groups_held = duplicates = expired = bound = 0
+    groups, held_groups, likes = Strings(), Strings(), Strings()
+    duplicates = expired = bound = 0
     async for page in walk(handle, folders, ordered=False):
         for entry in page:
-            if config.grouped and is_group(lock := lock_id(config, entry.item.text)) and lock not in groups:
+            if config.grouped and is_group(lock := lock_id(config, entry.item.text)):
                 groups.add(lock)
-                groups_held += lock in held
+                if lock in held or entry.item.id in held or entry.item.id in by_earlier:
+                    held_groups.add(lock)
             over = entry.item.expires is not None and entry.item.expires <= now
             expired += over
             bound += sticky and item_node(entry.item.text) is not None
@@ -441,8 +444,8 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
                 place = f"{lane_at(entry.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)
-    figures = _Named(len(groups), groups_held, duplicates, expired, bound)
-    await clear_gradually(*groups.parts, *likes.parts, *held.parts)
+    figures = _Named(len(groups), len(held_groups), duplicates, expired, bound)
+    await clear_gradually(*groups.parts, *held_groups.parts, *likes.parts, *held.parts)
     return figures
 
 
