@@ -194,19 +194,23 @@ async def _clean_clients(runtime: Runtime, moment: int) -> int:
     return removed
 
 
-async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[Cleaned]:
+async def clean(
+    runtime: Runtime, states: Sequence[QueueState] | None
+) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
     """Clean these queues, or all queues and the commit slots; record the time for operators.
 
-    Raises: AccessDeniedError, PayloadError: a queue is not readable; all others have been cleaned; ConnectionLostError.
+    Return the results, and the errors of the queues that are not readable.
+
+    Raises: AccessDeniedError: this user may not list the queues; ConnectionLostError.
     """
     cleaned: list[Cleaned] = []
-    failure: PayloadError | AccessDeniedError | None = None
+    failures: list[AccessDeniedError | PayloadError] = []
     try:
         for state in map(runtime.queue_state, await queue_names(runtime)) if states is None else states:
             try:
                 cleaned.append(await _clean_now(QueueHandle(runtime, state)))
             except (PayloadError, AccessDeniedError) as error:
-                failure = failure or error
+                failures.append(error)
         if states is None:
             janitor = f"{runtime.root}/.janitor"
             await runtime.zookeeper.ensure(janitor)
@@ -217,9 +221,7 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost while cleaning: {error}; clean again"
         raise ConnectionLostError(msg) from error
-    if failure is not None:
-        raise failure
-    return cleaned
+    return cleaned, failures
 
 
 async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:

@@ -26,7 +26,10 @@ from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, changes, read
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.arguments import Seconds
+    from aiozkqueue.errors import PayloadError
     from aiozkqueue.operations.batch_writers import WriterInfo
     from aiozkqueue.operations.doctor.diagnosis import Diagnosis
     from aiozkqueue.operations.history_pins import Pin
@@ -251,7 +254,6 @@ class SessionAdmin:
             msg = f"the connection was lost while its latency was measured: {error}; examine again"
             raise ConnectionLostError(msg) from error
 
-    @changes
     async def clean(self, *queues: str) -> list[Cleaned]:
         """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
 
@@ -264,6 +266,14 @@ class SessionAdmin:
             ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
                 WrongLoopError.
         """
+        cleaned, failures = await self._clean(queues)
+        if failures:
+            raise failures[0]
+        return cleaned
+
+    @changes
+    async def _clean(self, queues: Sequence[str]) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
+        """Clean as `clean` does; return the errors of the queues that cannot be read, too."""
         runtime = self._runtime
         states = [runtime.queue_state(name) for name in queues]
         return await clean(runtime, states or None)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping, Sequence
 
+    from aiozkqueue.errors import AccessDeniedError, PayloadError
+    from aiozkqueue.operations.cleaning import Cleaned
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.state.queue_state import QueueState
 
@@ -39,6 +41,12 @@ class _HasState(Protocol):
 class _HasHandle(Protocol):
     @property
     def _handle(self) -> QueueHandle[SessionCore]: ...
+
+
+class _Cleans(Protocol):
+    def _clean(
+        self, queues: Sequence[str]
+    ) -> Coroutine[object, object, tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]]: ...
 
 
 class _HasWork(Protocol):
@@ -115,3 +123,10 @@ async def settle_failed(delivery: _Settled, error: BaseException) -> None:
 def add_headers(delivery: _Settled, headers: Mapping[str, str]) -> None:
     """Add headers to the message of a delivery if it is released."""
     delivery._add_headers(headers)  # noqa: SLF001 - this module is the interface
+
+
+async def clean_readable(
+    admin: _Cleans, queues: Sequence[str]
+) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
+    """Clean as `SessionAdmin.clean` does; return also the errors of the queues that cannot be read."""
+    return await admin._clean(queues)  # noqa: SLF001 - this module is the interface

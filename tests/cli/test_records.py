@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 
 @pytest.fixture
@@ -92,6 +94,21 @@ def test_clean_reports_the_removed_records(cli: Cli) -> None:
     assert (queue["queue"], queue["records"], queue["more"]) == ("q", 0, False)
     assert (clients["queue"], clients["clients"]) == (None, 0)
     assert "q" in cli("clean", "q").text
+
+
+async def test_clean_reports_the_cleaned_queues_although_others_may_not_be_read(
+    cli: Cli, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        for name in ("invoices", "orders", "parcels", "stamps"):
+            await session.queue(name).put(b"1")
+    for name in ("orders", "parcels"):
+        await set_acl(server_view, f"{queue_root}/{name}", readable=False)
+    cleaned = await asyncio.to_thread(cli, "clean", "--json")
+    assert (cleaned.status, [record["queue"] for record in cleaned.records]) == (4, ["invoices", "stamps", None])
+    assert all(f"queue '{name}'" in cleaned.stderr for name in ("orders", "parcels"))
+    table = await asyncio.to_thread(cli, "clean")
+    assert (table.status, "stamps" in table.text) == (4, True)
 
 
 def test_clean_reports_the_expired_messages_that_it_removed(cli: Cli) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import math
 import secrets
 import time
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import check_queue_name
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import CallLimit
+
+log: Final = logging.getLogger(__name__)
 
 #: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0
@@ -109,9 +113,13 @@ class Keys:
             msg = f"key {name!r}: give at least one permission, such as 'queue|post|orders*'"
             raise InvalidOptionError(msg)
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know a key of this name
-        if any(known.name == name for known in await self.all()):
+        unreadable: list[AccessDeniedError] = []
+        if any(known.name == name for known in await self.all(unreadable)):
             msg = f"key {name!r} already exists: revoke it first, or use another name"
             raise InvalidOptionError(msg)
+        if unreadable:
+            text = "key %r is created, although %s may not be read and may have the same name: %s"
+            log.warning(text, name, counted(len(unreadable), "key"), unreadable[0])
         text = PREFIX + secrets.token_urlsafe(32)
         digest = _digest(text)
         data = json.dumps({"name": name, "hash": digest, "allow": list(allow)}).encode()
@@ -133,22 +141,27 @@ class Keys:
         self._known.pop(digest, None)
         return text
 
-    async def all(self) -> list[KeyInfo]:
-        """List the keys by their names. Raises: AccessDeniedError, SessionClosedError."""
-        stored = [found for entry in await self._entries() if (found := await self._read(entry)) is not None]
-        return sorted(KeyInfo(key.name, tuple(key.allow)) for key in stored)
+    async def all(self, unreadable: list[AccessDeniedError] | None = None) -> list[KeyInfo]:
+        """List the keys by their names.
+
+        With ``unreadable``, add the errors of keys that this user may not read to it, and list the others.
+
+        Raises: AccessDeniedError, SessionClosedError.
+        """
+        return sorted(KeyInfo(key.name, tuple(key.allow)) for key in (await self._read_all(unreadable)).values())
 
     @changes
-    async def revoke(self, name: str) -> int:
+    async def revoke(self, name: str, unreadable: list[AccessDeniedError] | None = None) -> int:
         """Remove the key of this name; return how many there were.
+
+        With ``unreadable``, add the errors of keys that this user may not read to it; one may have this name.
 
         Raises: NotCommittedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError.
         """
         revoked = 0
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know the key
-        for entry in await self._entries():
-            stored = await self._read(entry)
-            if stored is not None and stored.name == name:
+        for entry, stored in (await self._read_all(unreadable)).items():
+            if stored.name == name:
                 revoked += await self._delete(entry)
                 self._known.pop(stored.hash, None)
         return revoked
@@ -195,6 +208,20 @@ class Keys:
             return await below(self._runtime.zookeeper, self._base)
         except NoAuthError as error:
             raise self._denied(error) from error
+
+    async def _read_all(self, unreadable: list[AccessDeniedError] | None) -> dict[str, _Stored]:
+        """Read all keys, by their znodes. Raises: AccessDeniedError: without ``unreadable``."""
+        found: dict[str, _Stored] = {}
+        for entry in await self._entries():
+            try:
+                stored = await self._read(entry)
+            except AccessDeniedError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(error)
+            else:
+                found |= {} if stored is None else {entry: stored}
+        return found
 
     async def _ensure_base(self) -> None:
         try:
