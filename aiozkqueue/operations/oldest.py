@@ -37,16 +37,20 @@ class Oldest(NamedTuple):
 
 
 async def oldest_waiting(
-    handle: QueueHandle[Runtime], config: StoredConfig | None, folders: Sequence[str]
+    handle: QueueHandle[Runtime],
+    config: StoredConfig | None,
+    folders: Sequence[str],
+    unreadable: list[AccessDeniedError] | None = None,
 ) -> Oldest | None:
     """Find the oldest waiting message in these folders; None if no message waits.
 
     This lists the folders, the locks and the due nodes. A retry does not change the time since which a message waits.
+    The errors of due nodes that this user may not read are added to ``unreadable``: their messages count as delayed.
 
     Raises: AccessDeniedError.
     """
     held = await locked_ids(handle)
-    async for lock in ended_locks(handle):
+    async for lock in ended_locks(handle, unreadable):
         held.discard(lock)
     by_earlier = set[str]() if config is None else await held_by_earlier_locks(handle, config, folders, held)
     reader = _OldestReader(handle, config, held, by_earlier)

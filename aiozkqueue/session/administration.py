@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.arguments import flag, text
 from aiozkqueue.batches.ledger import Ledger
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
     from .core import SessionCore
 
+log: Final = logging.getLogger(__name__)
+
 
 class QueueAdmin:
     """The tools of operators for one queue: `Queue.admin`.
@@ -65,11 +68,17 @@ class QueueAdmin:
     async def consumers(self) -> list[ConsumerInfo]:
         """Return the live sessions that consume the queue, with the messages that each holds.
 
-        Lists the queue if it has bundles, or if a session holds messages of a group.
+        Lists the queue if it has bundles, or if a session holds messages of a group. Consumers and messages that this
+        user may not read are left out, with a warning in the log.
 
         Raises: AccessDeniedError, PayloadError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        return await consumers(self._handle)
+        handle, unreadable = self._handle, list[AccessDeniedError]()
+        found = await consumers(handle, unreadable=unreadable)
+        if unreadable:
+            text = "queue %s: not all consumers and their messages are shown: %s"
+            log.warning(text, handle.name, unreadable[0], extra={"queue": handle.name})
+        return found
 
     @changes
     async def reap(self, *, limit: int | None = None) -> int:

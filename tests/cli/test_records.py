@@ -125,3 +125,21 @@ def test_clean_reports_the_expired_messages_that_it_removed(cli: Cli) -> None:
     lines = [re.split(" *[┃│] *", line) for line in cli("clean", "q").text.splitlines()]
     heads, row = (cells for cells in lines if len(cells) > 1)
     assert dict(zip(heads, row, strict=True))["expired"] == "1"
+
+
+async def test_stats_and_consumers_state_what_may_not_be_read(
+    cli: Cli, holding: str, queue_root: str, server_view: Observer
+) -> None:
+    await asyncio.to_thread(cli, "put", "q", "waits")
+    await set_acl(server_view, f"{queue_root}/q/dlq", readable=False)
+    stats = await asyncio.to_thread(cli, "stats", "q", "--json")
+    [figures] = stats.records
+    assert (stats.status, figures["size"], figures["in_flight"]) == (4, 2, 1)
+    assert list(figures["unreadable"]) == ["dead_letters"]
+    assert f"queue 'q': not everything may be read for dead_letters: queue 'q': {queue_root}/q/dlq" in stats.stderr
+    lock = f"{queue_root}/q/locks/lock-{holding}"
+    await set_acl(server_view, lock, readable=False)
+    consumers = await asyncio.to_thread(cli, "consumers", "q", "--json")
+    [consumer] = consumers.records
+    assert (consumers.status, consumer["messages"]) == (0, [])
+    assert lock in consumers.stderr
