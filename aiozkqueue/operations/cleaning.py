@@ -58,7 +58,7 @@ from .stats import configuration, lanes, lanes_of
 from .ttl import sweep_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -231,20 +231,18 @@ async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
     return cleaned
 
 
-def pass_record(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
-    """Return the stored record of the last pass: data for operators, and ``node`` for `made_by`."""
-    fields = {"client": client, **asdict(cleaned)}
-    return json.dumps(fields if node is None else fields | {"node": node}).encode()
+def pass_record(cleaned: Cleaned, client: str, facts: Mapping[str, object] | None = None) -> bytes:
+    """Return the stored record of the last pass: data for operators, and facts for the next pass (`fact_of`)."""
+    return json.dumps({"client": client, **asdict(cleaned), **(facts or {})}).encode()
 
 
-def made_by(data: bytes) -> str | None:
-    """Return the hash of the node that made the last pass; None if it is not recorded or not readable."""
+def fact_of(data: bytes, name: str) -> object:
+    """Return a fact from the record of the last pass; None if it is not recorded or not readable."""
     try:
         fields: object = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    node: object = cast("dict[str, object]", fields).get("node") if isinstance(fields, dict) else None
-    return node if isinstance(node, str) else None
+    return cast("dict[str, object]", fields).get(name) if isinstance(fields, dict) else None
 
 
 class _Cleaning:
