@@ -3,7 +3,7 @@
 QueueError
 ├── NotCommittedError            no part of the commit was applied; repeating the work is safe
 │   ├── SessionExpiredError      the ZooKeeper session that held the claims is over
-│   ├── ClaimLostError           the claim was removed by force or taken over
+│   ├── ClaimLostError           the claim was removed by force or taken over, or the queue deleted
 │   ├── ItemNotEmptyError        the message's item has child znodes, so ZooKeeper does not delete it
 │   ├── TransactionTooLargeError the transaction exceeds one ZooKeeper request, or the locks of one session
 │   ├── QueueFullError           the queue is at its limit
@@ -101,7 +101,7 @@ class SessionExpiredError(NotCommittedError):
 
 
 class ClaimLostError(NotCommittedError):
-    """A claim was removed by force or taken over; the message belongs to another consumer."""
+    """A claim was removed by force or taken over, or its queue was deleted: the message is not this consumer's."""
 
 
 class ItemNotEmptyError(NotCommittedError):

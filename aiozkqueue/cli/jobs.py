@@ -17,8 +17,7 @@ from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.cli.times import TIME, parse_duration
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
-from aiozkqueue.schedule.overdue import findings_about, is_overdue
-from aiozkqueue.session.internals import core_of
+from aiozkqueue.schedule.overdue import findings_about, overdue_among
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.")]
 
@@ -27,15 +26,14 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     """List recurring jobs with their last and next occurrences; note jobs that no scheduler seems to serve.
 
-    Exit status 1: there are none.
+    The time of the servers decides which jobs are overdue. Exit status 1: there are none.
 
     Example:
     [dim]$ aiozkqueue jobs list[/dim]
     """
     async with connection.open() as session:
         jobs = await Jobs(session).list()
-        now = core_of(session).clock.time()
-    overdue = [job.name for job in jobs if is_overdue(job, now)]
+        overdue = await overdue_among(session, jobs)
     if as_json:
         for job in jobs:
             output.print_json(_record(job) | {"overdue": job.name in overdue})

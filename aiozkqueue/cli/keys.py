@@ -11,6 +11,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.session.internals import core_of
@@ -29,6 +30,8 @@ async def create(
     as_json: AsJson = False,
 ) -> Exit:
     """Create an API key and print it on the last line; it is shown only once.
+
+    A warning states if other keys may not be read, because one of them may have the same name.
 
     Example:
     [dim]$ KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
@@ -53,12 +56,14 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     [dim]$ aiozkqueue keys list --json[/dim]
     """
     async with connection.open() as session:
-        found = await Keys(core_of(session)).all()
+        unreadable: list[AccessDeniedError] = []
+        found = await Keys(core_of(session)).all(unreadable)
     if as_json:
         for key in found:
             output.print_json({"name": key.name, "allow": list(key.allow)})
     elif found:
         output.print_table(["name", "may"], [(key.name, ", ".join(key.allow)) for key in found])
+    output.Unread(unreadable).report()
     return output.status_of_list(found, f"there are no API keys below {connection.root}")
 
 
@@ -70,17 +75,19 @@ async def revoke(
 ) -> Exit:
     """Revoke an API key on all servers within seconds.
 
-    Exit status 1: the key does not exist.
+    Exit status 1: the key does not exist. Exit status 4: some keys may not be read, so that one may have the same name.
 
     Example:
     [dim]$ aiozkqueue keys revoke orders[/dim]
     """
     async with connection.open() as session:
-        revoked = await Keys(core_of(session)).revoke(name)
+        unreadable: list[AccessDeniedError] = []
+        revoked = await Keys(core_of(session)).revoke(name, unreadable)
     if as_json:
         output.print_json({"name": name, "revoked": revoked})
-    else:
+    elif revoked or not unreadable:
         output.note(f"key {name!r} is revoked" if revoked else f"there is no key {name!r}")
+    output.Unread(unreadable).report()
     return Exit.OK if revoked else Exit.NOTHING
 
 

@@ -13,9 +13,13 @@ from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.between import asks_both_queues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.operations.moves import FAILED
+from aiozkqueue.operations.moves import log as failures
 from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
+    import logging
+
     from aiozkqueue import QueueSession
     from aiozkqueue.admin import MoveStatus
 
@@ -37,6 +41,7 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
     [dim]$ aiozkqueue move orders orders-old
     $ aiozkqueue move --from-curator /app/orders --from-lock-path /app/orders-locks orders[/dim]
     """
+    failures.addFilter(_is_not_printed)
     async with connection.open() as session:
         ends = [queue.name if queue.program is None else queue.of(session) for queue in (source, target)]
         session.admin.moves.check(*ends)
@@ -70,6 +75,7 @@ async def moves(
     Example:
     [dim]$ aiozkqueue moves --json | jq -r 'select(.state == "running") | .reference'[/dim]
     """
+    failures.addFilter(_is_not_printed)
     async with connection.open() as session:
         if resume:
             await session.admin.moves.resume()
@@ -95,6 +101,11 @@ async def moves(
                     "aiozkqueue serve continues it"
                 )
     return output.status_of_list(found, f"there were no moves in the last days below {connection.root}")
+
+
+def _is_not_printed(record: logging.LogRecord) -> bool:
+    """Whether a line of the log is not the error of a move, which the command prints itself."""
+    return record.msg != FAILED
 
 
 async def _watched(session: QueueSession, reference: str, total: int) -> MoveStatus:

@@ -185,8 +185,8 @@ def status_of_list(found: Collection[object], nothing: str) -> Exit:
 class Unread:
     """The errors of listed things that cannot be read; the others are printed before them."""
 
-    def __init__(self) -> None:
-        self._errors: list[AccessDeniedError | PayloadError] = []
+    def __init__(self, errors: Iterable[AccessDeniedError | PayloadError] = ()) -> None:
+        self._errors = list(errors)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from aiozkqueue.admin import Pin
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, SomeQueues, Yes
 from aiozkqueue.cli.connection import Connection, connected
@@ -22,8 +23,10 @@ async def list_(connection: Connection, queues: SomeQueues = None, as_json: AsJs
     [dim]$ aiozkqueue pins list[/dim]
     """
     async with connection.open() as session:
-        names = queues or await session.queues()
-        found = [pin for name in names for pin in await session.queue(name).admin.pins()]
+        found, unread = list[Pin](), output.Unread()
+        for name in queues or await session.queues():
+            with unread.kept():
+                found += await session.queue(name).admin.pins()
     if as_json:
         for pin in found:
             output.print_json(output.record_of(pin))
@@ -32,6 +35,7 @@ async def list_(connection: Connection, queues: SomeQueues = None, as_json: AsJs
             ["queue", "name", "keeps from", "set"],
             [(pin.queue, pin.name, output.when(pin.since), output.when(pin.changed)) for pin in found],
         )
+    unread.report()
     return output.status_of_list(found, f"there are no pins below {connection.root}")
 
 
@@ -56,9 +60,13 @@ async def remove(
     """
     output.confirm(f"Remove the pin {name!r}, which protects histories?", yes=yes)
     async with connection.open() as session:
-        removed = [queue for queue in queues or await session.queues() if await session.queue(queue).admin.unpin(name)]
+        removed, unread = list[str](), output.Unread()
+        for queue in queues or await session.queues():
+            with unread.kept():
+                removed += [queue] if await session.queue(queue).admin.unpin(name) else []
     if as_json:
         output.print_json({"name": name, "queues": list(removed)})
     else:
         output.note(f"removed the pin {name!r} from {', '.join(removed)}" if removed else f"there is no pin {name!r}")
+    unread.report()
     return Exit.OK if removed else Exit.NOTHING

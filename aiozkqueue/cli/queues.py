@@ -93,6 +93,8 @@ async def stats(
         _print_stats(seen.found, seen.staged)
     _note_incomplete(seen)
     seen.unread.report()
+    if any(figures.unreadable for figures in seen.found):
+        return Exit.REFUSED
     return Exit.OK if seen.found and not seen.absent else Exit.NOTHING
 
 
@@ -120,6 +122,7 @@ async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], bud
         with seen.unread.kept():
             if await queue.exists():
                 seen.found.append(await queue.stats(budget=share))
+                seen.staged[queue.name] = 0
                 seen.staged[queue.name] = await _staged(queue, seen.found[-1])
             else:
                 seen.absent.append(name)
@@ -127,13 +130,16 @@ async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], bud
 
 
 def _note_incomplete(seen: _Seen) -> None:
-    """Print which figures were not read within the time budget."""
+    """Print which figures were not read within the time budget, or leave out what this user may not read."""
     for figures in seen.found:
         if figures.incomplete:
             output.note(
                 f"queue {figures.queue!r}: not read to the end within the time budget: {', '.join(figures.incomplete)}"
                 "; allow more with --budget"
             )
+        if figures.unreadable:
+            names, reason = ", ".join(figures.unreadable), next(iter(figures.unreadable.values()))
+            output.note(f"queue {figures.queue!r}: not everything may be read for {names}: {reason}")
     if seen.unseen:
         unseen = f"{counted(seen.unseen, 'queue')} {'was' if seen.unseen == 1 else 'were'}"
         output.note(f"{unseen} not checked within the time budget; name some, or allow more with --budget")

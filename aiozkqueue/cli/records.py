@@ -15,6 +15,7 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.times import in_utc
+from aiozkqueue.session.internals import clean_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,12 +181,13 @@ async def clean(
         for queue in queues or ():
             await connection.existing(session, queue)
         with bars.waiting("cleaning up"):
-            cleaned = await session.admin.clean(*(queues or ()))
+            cleaned, failures = await clean_readable(session.admin, queues or ())
     if as_json:
         for cleanup in cleaned:
             output.print_json(output.record_of(cleanup))
-    else:
+    elif cleaned:
         _print_cleaned(cleaned)
+    output.Unread(failures).report()
     return Exit.OK
 
 

@@ -170,5 +170,5 @@ def _row(name: str, now: QueueStats | str, before: QueueStats | str | None, seco
         "oldest_age": None if age is None else round(age, 1),
         "dead_letters": now.dead_letters,
         "consumers": now.consumers,
-        "incomplete": list(now.incomplete),
+        "incomplete": [*now.incomplete, *(figure for figure in now.unreadable if figure not in now.incomplete)],
     }

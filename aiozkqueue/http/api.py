@@ -19,6 +19,7 @@ from aiozkqueue.errors import InvalidOptionError, UnknownMoveError
 from . import methods
 from .core import bodies, parameters, problems
 from .core.permissions import Verb
+from .core.remedies import text_of
 from .core.splitting import Shape, loads
 from .core.trace_context import trace_context
 from .messages import MessagesResponse
@@ -275,7 +276,7 @@ def _illegal_ids() -> Iterator[None]:
     try:
         yield
     except InvalidOptionError as error:
-        raise problems.illegal(str(error)) from error
+        raise problems.illegal(text_of(error)) from error
 
 
 def _check_type(request: Request) -> None:

@@ -60,7 +60,7 @@ def create_app(
     An application that mounts the service must run the service's lifespan within its own: ``async with
     service.router.lifespan_context(service): ...``. Call ``service.state.leave()`` before the server stops: requests
     that wait for messages then return immediately without any, and ``/ready`` returns 503. ``service.state.admin`` is
-    an ASGI application for an admin port, with the paths of `health.PATHS`.
+    an ASGI application for an admin port, with the paths of `health.PATHS` and ``/metrics``.
     """
     backend = Backend(settings or Settings())
 
@@ -78,21 +78,23 @@ def create_app(
         redirect_slashes=False,  # a redirect would contain the host of the request, which a client or proxy can forge
     )
     app.state.leave = backend.leaving.set
-    app.state.admin = health.admin(backend)
     for kind in Kind:
         app.include_router(router(Api(backend, kind), kind))
     app.include_router(dashboard.router(backend))
     app.add_exception_handler(HTTPException, dashboard.refusals(backend))
     app.include_router(health.router(backend))
-    _add_metrics(app, backend)
+    metrics = _metrics(backend)
+    app.add_api_route("/metrics", metrics, include_in_schema=False, response_model=None)
+    app.state.admin = health.admin(backend, metrics)
     return app
 
 
-def _add_metrics(app: FastAPI, backend: Backend) -> None:
-    @app.get("/metrics", include_in_schema=False)
+def _metrics(backend: Backend) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def metrics(request: Request) -> Response:
         """Metrics for Prometheus. The key must allow the status of all queues; only a key needs ZooKeeper."""
         return await backend.limited(_metrics_of(backend), lambda asked: bool(key_of(asked)))(request)
+
+    return metrics
 
 
 def _metrics_of(backend: Backend) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from starlette.requests import Request
 
     from .core.backend import Backend
@@ -50,7 +52,8 @@ def router(backend: Backend) -> APIRouter:
     return routes
 
 
-def admin(backend: Backend) -> Starlette:
-    """Return an application with only these routes, for the admin port."""
+def admin(backend: Backend, metrics: Callable[[Request], Awaitable[Response]]) -> Starlette:
+    """Return an application with only these routes and ``/metrics``, for the admin port."""
     health = Health(backend)
-    return Starlette(routes=[Route(path, getattr(health, path.removeprefix("/"))) for path in sorted(PATHS)])
+    routes = [Route(path, getattr(health, path.removeprefix("/"))) for path in sorted(PATHS)]
+    return Starlette(routes=[*routes, Route("/metrics", metrics)])

@@ -11,7 +11,7 @@ client has reassigned or claimed the item.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from aiozkqueue.layout import (
     End,
@@ -50,6 +50,10 @@ REAP_EVERY: Final = 180.0
 #: Default: maximum number of messages that one check reassigns, the oldest first.
 REAP_LIMIT: Final = 10
 _PAGE: Final = 50
+#: What a pass of the janitor records about a queue that it has found paused.
+PAUSED: Final = "paused"
+#: Of the last pass: `PAUSED`, or when a pass first found the queue resumed, ms; None: no pause that still matters.
+Resumed: TypeAlias = "Literal['paused'] | int | None"
 
 
 async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> int:
@@ -64,8 +68,7 @@ async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> in
     config = handle.config
     if config.affinity != "producer":
         return 0
-    after = REAP_AFTER if config.reap_after is None else config.reap_after
-    latest = await server_time(handle.runtime, f"queue {handle.state.name!r}") - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
+    latest = await _latest(handle)
     most = limit or config.reap_limit or REAP_LIMIT
     locked = await locked_ids(handle)
     late: list[ItemSnapshot] = []
@@ -86,11 +89,38 @@ async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> in
     return reaped
 
 
-async def reassign_neglected(handle: QueueHandle[Runtime]) -> int:
-    """Reassign as `reassign` does, unless the queue is paused: its nodes cannot take their messages then."""
+class Neglect(NamedTuple):
+    """The result of a pass of the janitor."""
+
+    reaped: int
+    resumed: Resumed
+    """What the next pass needs to know."""
+
+
+async def reassign_neglected(handle: QueueHandle[Runtime], resumed: object) -> Neglect:
+    """Reassign as `reassign` does, if the nodes have had the time to take their messages since the last pause.
+
+    ``resumed`` is that of the last pass: `PAUSED` of a paused queue. The first pass after the pause notes its time, and
+    nothing is reassigned for ``reap_after`` seconds from then on.
+    """
     handle.state.invalidate()
-    paused = await handle.state.open_existing() and handle.config.paused
-    return 0 if paused else await reassign(handle)
+    if await handle.state.open_existing() and handle.config.paused:
+        return Neglect(0, PAUSED)
+    since: int | None = None
+    if resumed == PAUSED:
+        since = await server_time(handle.runtime, f"queue {handle.state.name!r}")
+    elif isinstance(resumed, int):
+        since = resumed
+    if since is not None and since > await _latest(handle):
+        return Neglect(0, since)
+    return Neglect(await reassign(handle), None)
+
+
+async def _latest(handle: QueueHandle[Runtime]) -> int:
+    """Return the time, ms, up to which a message must have become available to be late now."""
+    after = REAP_AFTER if handle.config.reap_after is None else handle.config.reap_after
+    now = await server_time(handle.runtime, f"queue {handle.state.name!r}")
+    return now - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
 
 
 async def _overdue(

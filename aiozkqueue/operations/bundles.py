@@ -33,9 +33,9 @@ from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
 from aiozkqueue.queue.redelivery.bundles import ATTEMPTS, Dissolved, dissolve, read_bundle, read_bundles, removal
 from aiozkqueue.queue.state.config_rules import excludes_bundles
-from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.runtime.strings import Names
-from aiozkqueue.zookeeper import Create, Delete, SetData
+from aiozkqueue.zookeeper import Create, Delete, NoAuthError, SetData, read_separately
 
 from .listing import SLICE, by_rank, collect_children, seen
 
@@ -86,26 +86,29 @@ class Found(NamedTuple):
 
 
 async def count_put_more(handle: QueueHandle[Runtime]) -> int:
-    """Return how many messages were ever put, beyond the number of znodes created."""
+    """Return how many messages were ever put, beyond the number of znodes created. Raises: AccessDeniedError."""
     zookeeper, paths = handle.zookeeper, handle.paths
-    if await zookeeper.exists(paths.bundled) is None:
-        return 0
     kinds = [(bit, left) for bit in range(BUNDLE_BITS) for left in (False, True)]
-    stats = await asyncio.gather(*(zookeeper.exists(paths.bundle_count(bit, left=left)) for bit, left in kinds))
+    with translate_denials(handle.name):
+        if await zookeeper.exists(paths.bundled) is None:
+            return 0
+        stats = await asyncio.gather(*(zookeeper.exists(paths.bundle_count(bit, left=left)) for bit, left in kinds))
     counts = [0 if stat is None else stat.version % 2**32 << bit for (bit, _), stat in zip(kinds, stats, strict=True)]
     return sum(-count if left else count for (_, left), count in zip(kinds, counts, strict=True))
 
 
-async def count_bundled(handle: QueueHandle[Runtime], znodes: Mapping[str, int]) -> Bundled:
+async def count_bundled(
+    handle: QueueHandle[Runtime], znodes: Mapping[str, int], unreadable: list[AccessDeniedError] | None = None
+) -> Bundled:
     """Count the messages left in folders with bundles, whose znodes were counted before.
 
     All messages of a folder are counted in one listing. A bundle that is replaced by single items is so counted once,
     before or after. The records are read before: a bundle that ends in between is then omitted, instead of counted in
-    full, and a message that ends in between still counts.
+    full, and a message that ends in between still counts. See `claimed_bundles` for ``unreadable``.
 
     Raises: AccessDeniedError.
     """
-    claimed = await claimed_bundles(handle)
+    claimed = await claimed_bundles(handle, unreadable)
     more = Counter[str]()
     in_flight = 0
     for folder in _unscheduled(handle, znodes):
@@ -127,22 +130,34 @@ def _unscheduled(handle: QueueHandle[Runtime], folders: Iterable[str]) -> list[s
     return [folder for folder in folders if hour_at(handle.paths.place_of(folder)) is None]
 
 
-async def claimed_bundles(handle: QueueHandle[Runtime]) -> dict[str, tuple[int, bool]]:
+async def claimed_bundles(
+    handle: QueueHandle[Runtime], unreadable: list[AccessDeniedError] | None = None
+) -> dict[str, tuple[int, bool]]:
     """Return the number of ended messages of each bundle that was claimed, and whether it still is, by its id.
 
-    The record of a bundle outlives its lock if its holder dies or is forced out. Raises: AccessDeniedError.
+    The record of a bundle outlives its lock if its holder dies or is forced out. With ``unreadable``, leave out the
+    bundles whose records or locks this user may not read, and add their errors to it.
+
+    Raises: AccessDeniedError.
     """
     paths = handle.paths
     names = (await collect_children(handle, paths.metas, lambda: Matching(parse_bundle_record))).names
     claimed: dict[str, tuple[int, bool]] = {}
-    with translate_denials(handle.name):
-        for start in range(0, len(names), SLICE):
-            ids = [own for name in names[start : start + SLICE] if (own := parse_bundle_record(name)) is not None]
-            reads = [path for own in ids for path in (paths.bundle_record(own), paths.lock(own))]
-            nodes = iter(await handle.zookeeper.read_versioned(reads))
-            for own, record, lock in zip(ids, nodes, nodes, strict=True):
-                if record is not None:
-                    claimed[own] = _ended(record.data), lock is not None
+    for start in range(0, len(names), SLICE):
+        ids = [own for name in names[start : start + SLICE] if (own := parse_bundle_record(name)) is not None]
+        sets = [(paths.bundle_record(own), paths.lock(own)) for own in ids]
+        try:
+            nodes = iter(await handle.zookeeper.read_versioned([path for pair in sets for path in pair]))
+            found = list(zip(nodes, nodes, strict=True))
+        except NoAuthError as error:
+            if unreadable is None:
+                raise access_denied(handle.name, error) from error
+            answers = await read_separately(handle.zookeeper, sets)
+            unreadable += [access_denied(handle.name, each) for each in answers if isinstance(each, NoAuthError)]
+            found = [(None, None) if isinstance(each, NoAuthError) else (each[0], each[1]) for each in answers]
+        for own, (record, lock) in zip(ids, found, strict=True):
+            if record is not None:
+                claimed[own] = _ended(record.data), lock is not None
     return claimed
 
 

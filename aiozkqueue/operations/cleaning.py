@@ -59,7 +59,7 @@ from .stats import configuration, lanes, lanes_of
 from .ttl import sweep_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -199,19 +199,23 @@ async def _clean_clients(runtime: Runtime, moment: int) -> int:
     return removed
 
 
-async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[Cleaned]:
+async def clean(
+    runtime: Runtime, states: Sequence[QueueState] | None
+) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
     """Clean these queues, or all queues and the commit slots; record the time for operators.
 
-    Raises: AccessDeniedError, PayloadError: a queue is not readable; all others have been cleaned; ConnectionLostError.
+    Return the results, and the errors of the queues that are not readable.
+
+    Raises: AccessDeniedError: this user may not list the queues; ConnectionLostError.
     """
     cleaned: list[Cleaned] = []
-    failure: PayloadError | AccessDeniedError | None = None
+    failures: list[AccessDeniedError | PayloadError] = []
     try:
         for state in map(runtime.queue_state, await queue_names(runtime)) if states is None else states:
             try:
                 cleaned.append(await _clean_now(QueueHandle(runtime, state)))
             except (PayloadError, AccessDeniedError) as error:
-                failure = failure or error
+                failures.append(error)
         if states is None:
             janitor = f"{runtime.root}/.janitor"
             await runtime.zookeeper.ensure(janitor)
@@ -222,9 +226,7 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost while cleaning: {error}; clean again"
         raise ConnectionLostError(msg) from error
-    if failure is not None:
-        raise failure
-    return cleaned
+    return cleaned, failures
 
 
 async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
@@ -234,20 +236,18 @@ async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
     return cleaned
 
 
-def pass_record(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
-    """Return the stored record of the last pass: data for operators, and ``node`` for `made_by`."""
-    fields = {"client": client, **asdict(cleaned)}
-    return json.dumps(fields if node is None else fields | {"node": node}).encode()
+def pass_record(cleaned: Cleaned, client: str, facts: Mapping[str, object] | None = None) -> bytes:
+    """Return the stored record of the last pass: data for operators, and facts for the next pass (`fact_of`)."""
+    return json.dumps({"client": client, **asdict(cleaned), **(facts or {})}).encode()
 
 
-def made_by(data: bytes) -> str | None:
-    """Return the hash of the node that made the last pass; None if it is not recorded or not readable."""
+def fact_of(data: bytes, name: str) -> object:
+    """Return a fact from the record of the last pass; None if it is not recorded or not readable."""
     try:
         fields: object = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    node: object = cast("dict[str, object]", fields).get("node") if isinstance(fields, dict) else None
-    return node if isinstance(node, str) else None
+    return cast("dict[str, object]", fields).get(name) if isinstance(fields, dict) else None
 
 
 class _Cleaning:

@@ -6,9 +6,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import parse_due
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.redelivery.timed_locks import waiting
 from aiozkqueue.zookeeper import PAGE
 
@@ -38,19 +39,27 @@ async def count_ended(handle: QueueHandle[Runtime]) -> int:
     return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
 
 
-async def ended_locks(handle: QueueHandle[Runtime], moment: int | None = None) -> AsyncIterator[str]:
+async def ended_locks(
+    handle: QueueHandle[Runtime], unreadable: list[AccessDeniedError] | None = None, *, moment: int | None = None
+) -> AsyncIterator[str]:
     """Yield the ids of messages, and the groups, whose timed locks have expired at a moment (None: now).
 
-    ``moment`` is in milliseconds of ZooKeeper's time. Raises: AccessDeniedError.
+    ``moment`` is in milliseconds of ZooKeeper's time. Locks whose due nodes this user may not read are left out; their
+    errors are added to ``unreadable``.
+
+    Raises: AccessDeniedError: the due nodes may not be listed.
     """
     now = handle.runtime.server_clock.estimate() if moment is None else moment
     over = partial(Matching, partial(_is_over, now=now))
     names = iter((await collect_children(handle, handle.paths.due, over)).names)
     while page := list(islice(names, PAGE)):
-        nodes = await read_all(handle, [f"{handle.paths.due}/{name}" for name in page])
-        for due, node in zip(map(parse_due, page), nodes, strict=True):
-            if due is not None:
-                yield waiting(node, due[1]).lock
+        found = await read_sets(handle, [(f"{handle.paths.due}/{name}",) for name in page])
+        for due, nodes in zip(map(parse_due, page), found, strict=True):
+            if isinstance(nodes, AccessDeniedError):
+                if unreadable is not None:
+                    unreadable.append(nodes)
+            elif due is not None:
+                yield waiting(nodes[0], due[1]).lock
 
 
 def _is_over(name: str, now: int) -> bool:

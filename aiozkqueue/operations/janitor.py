@@ -12,7 +12,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -31,11 +31,11 @@ from aiozkqueue.zookeeper import (
 )
 
 from .affinity import REAP_EVERY, reassign_neglected
-from .cleaning import Cleaned, clean_queue, clean_root, made_by, pass_record
+from .cleaning import Cleaned, clean_queue, clean_root, fact_of, pass_record
 from .orphans import ORPHAN_AGE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -59,6 +59,14 @@ SPREAD: Final = 0.1
 YIELD: Final = 0.3
 
 
+class Pass(NamedTuple):
+    """The result of a pass."""
+
+    cleaned: Cleaned
+    facts: Mapping[str, object] = {}
+    """What the record states for the next pass."""
+
+
 class Duty:
     """A regular duty: to clean a queue, or the root (``queue`` is None)."""
 
@@ -67,7 +75,7 @@ class Duty:
         path: str,
         within: str,
         interval: Callable[[], float],
-        work: Callable[[], Awaitable[Cleaned]],
+        work: Callable[[bytes], Awaitable[Pass]],
         queue: str | None = None,
         *,
         node: str | None = None,
@@ -97,7 +105,7 @@ class Janitor:
 
     def follow(self, state: QueueState) -> None:
         """Register a queue that is used, or its changed configuration."""
-        clean = partial(clean_queue, QueueHandle(self._runtime, state), late=ORPHAN_AGE)
+        clean = partial(self._clean, state)
         self._follow(Duty(state.paths.janitor, state.paths.consumers, partial(interval_of, state), clean, state.name))
         if state.config.affinity == "producer":
             interval, reap = partial(reap_interval_of, state), partial(self._reassign, state)
@@ -143,7 +151,7 @@ class Janitor:
             return self._wait(duty)
         ahead = (record.stat.mtime - self._runtime.server_clock.now()) / 1000
         left = duty.interval() + ahead if ahead <= duty.interval() else 0.0  # otherwise the clock was set back
-        if duty.node is not None and made_by(record.data) == duty.node:
+        if duty.node is not None and fact_of(record.data, "node") == duty.node:
             left += YIELD * duty.interval()  # a pass of another node covers the messages that the last one left out
         if left > 0 and not duty.soon:
             return min(left, CHECK_EVERY) * (1 + SPREAD * self._runtime.random.random())
@@ -154,8 +162,8 @@ class Janitor:
             return self._wait(duty)
         data = b""
         try:
-            cleaned = await duty.work()
-            data = pass_record(cleaned, self._runtime.ids.client, duty.node)
+            cleaned, facts = await duty.work(record.data)
+            data = pass_record(cleaned, self._runtime.ids.client, facts)
         finally:
             await self._unlock(duty, data, generation)
         duty.soon = cleaned.more
@@ -202,11 +210,16 @@ class Janitor:
                 log.info("%s: this clean-up is not recorded: %s", duty.path, refusal.error, extra=duty.extra)
                 await apply_until_answered(zookeeper, [unlock], generation=generation)
 
-    async def _reassign(self, state: QueueState) -> Cleaned:
-        return Cleaned(queue=state.name, reaped=await reassign_neglected(QueueHandle(self._runtime, state)))
+    async def _clean(self, state: QueueState, _: bytes) -> Pass:
+        return Pass(await clean_queue(QueueHandle(self._runtime, state), late=ORPHAN_AGE))
 
-    async def _clean_root(self) -> Cleaned:
-        return await clean_root(self._runtime, self._runtime.server_clock.now())
+    async def _reassign(self, state: QueueState, record: bytes) -> Pass:
+        handle = QueueHandle(self._runtime, state)
+        reaped, resumed = await reassign_neglected(handle, fact_of(record, "resumed"))
+        return Pass(Cleaned(queue=state.name, reaped=reaped), {"node": self._runtime.node, "resumed": resumed})
+
+    async def _clean_root(self, _: bytes) -> Pass:
+        return Pass(await clean_root(self._runtime, self._runtime.server_clock.now()))
 
 
 def interval_of(state: QueueState) -> float:

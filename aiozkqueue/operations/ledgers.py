@@ -20,7 +20,7 @@ from aiozkqueue.operations.ledger_pages import (
     untouched_records,
 )
 from aiozkqueue.queue.commit.history import session_of
-from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from aiozkqueue.errors import AccessDeniedError
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -101,12 +102,20 @@ async def _read_ledger(zookeeper: ZooKeeper, path: str, group: str, node: Node) 
     )
 
 
-async def count_ledgers(handle: QueueHandle[Runtime]) -> int:
-    """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
+async def count_ledgers(handle: QueueHandle[Runtime], unreadable: list[AccessDeniedError]) -> int:
+    """Count the ledgers that hold a batch; add the errors of those that this user may not read to ``unreadable``.
+
+    Raises: AccessDeniedError: the ledgers may not be listed.
+    """
     held = 0
     with translate_denials(handle.name):
-        for group in await below(handle.zookeeper, handle.paths.ledgers):
+        groups = await below(handle.zookeeper, handle.paths.ledgers)
+    for group in groups:
+        try:
             stat = await handle.zookeeper.exists(f"{handle.paths.ledgers}/{group}")
+        except NoAuthError as error:
+            unreadable.append(access_denied(handle.name, error))
+        else:
             held += stat is not None and stat.num_children > 0
     return held
 

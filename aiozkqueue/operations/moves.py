@@ -66,6 +66,8 @@ log: Final = logging.getLogger(__name__)
 #: Lanes whose counters fit into a record. More lanes with messages exist only if messages are put for many hours, or
 #: with many shards for many priorities.
 MOST_COUNTERS = 1800
+#: The line of the log about a move that an error has ended; `MoveStatus.error` has the same error.
+FAILED: Final = "move %s: %s"
 #: How long the record of an ended move is kept.
 KEPT = timedelta(days=7)
 #: The moves whose records an ACL or a quota protects, by session: each is logged once.
@@ -260,7 +262,7 @@ class Moves:
             except SessionClosedError:
                 return  # another session continues it
             except (QueueError, ZooKeeperError, MalformedError) as error:
-                log.warning("move %s: %s", reference, error, extra={"move": reference})
+                log.warning(FAILED, reference, error, extra={"move": reference})
                 await self._note(reference, error=str(error))
             await self._delete(runner, reference, generation)
             return

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, hour_named, name_at
 from aiozkqueue.queue.candidates.groups import is_group
-from aiozkqueue.queue.commit.unclaimed import possible_locks, read_sets
+from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.runtime.strings import clear_gradually
 
 from .bundles import bundle_places
+from .earlier_locks import held_by_earlier_locks
 from .ended_locks import ended_locks
 from .listing import first_items, locked_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.commit.handle import QueueHandle
@@ -36,18 +37,23 @@ class Oldest(NamedTuple):
 
 
 async def oldest_waiting(
-    handle: QueueHandle[Runtime], config: StoredConfig | None, folders: Sequence[str]
+    handle: QueueHandle[Runtime],
+    config: StoredConfig | None,
+    folders: Sequence[str],
+    unreadable: list[AccessDeniedError] | None = None,
 ) -> Oldest | None:
     """Find the oldest waiting message in these folders; None if no message waits.
 
     This lists the folders, the locks and the due nodes. A retry does not change the time since which a message waits.
+    The errors of due nodes that this user may not read are added to ``unreadable``: their messages count as delayed.
 
     Raises: AccessDeniedError.
     """
     held = await locked_ids(handle)
-    async for lock in ended_locks(handle):
+    async for lock in ended_locks(handle, unreadable):
         held.discard(lock)
-    reader = _OldestReader(handle, config, held)
+    by_earlier = set[str]() if config is None else await held_by_earlier_locks(handle, config, folders, held)
+    reader = _OldestReader(handle, config, held, by_earlier)
     dated = [first for folder in folders if (first := await reader.oldest_in(folder)) is not None]
     await clear_gradually(*held.parts)
     return min(dated, default=None)
@@ -56,10 +62,13 @@ async def oldest_waiting(
 class _OldestReader:
     """Finds the first message of a folder that no lock holds, and that this user may read."""
 
-    def __init__(self, handle: QueueHandle[Runtime], config: StoredConfig | None, held: Strings) -> None:
+    def __init__(
+        self, handle: QueueHandle[Runtime], config: StoredConfig | None, held: Strings, by_earlier: Collection[str]
+    ) -> None:
         self._handle = handle
         self._config = config
         self._held = held
+        self._by_earlier = by_earlier  # messages that locks of another order hold for their group
         self._groups = sum(map(is_group, held))
         self._now = handle.runtime.server_clock.estimate()
 
@@ -84,9 +93,9 @@ class _OldestReader:
     async def _first_item(self, folder: str, unreadable: set[str]) -> list[Oldest]:
         heads: set[str] = set()  # the first message of a held group is the one in flight; the others wait
         for entry in await first_items(self._handle, [folder], 1 + self._groups + len(unreadable), self._may_wait):
-            own, *_ = possible = self._locks(entry.item.text)
-            if held := {lock for lock in possible if lock in self._held} - heads:
-                heads |= held
+            own = self._lock(entry.item.text)
+            if own in self._held and own not in heads:
+                heads.add(own)
             elif entry.path not in unreadable and (entry.item.due is None or entry.item.due <= self._now):
                 return [Oldest(entry.item.due or 0, entry.path, self._handle.paths.lock(own))]
         return []
@@ -99,14 +108,16 @@ class _OldestReader:
                     return [Oldest(0, path, self._handle.paths.lock(own.id))]
         return []
 
-    def _locks(self, name: str) -> list[str]:
-        return possible_locks(self._handle.state, name, self._config)
+    def _lock(self, name: str) -> str:
+        return self._handle.state.lock_id_of(name, self._config)
 
     def _may_wait(self, name: str) -> bool:
         try:
-            return all(is_group(lock) for lock in self._locks(name) if lock in self._held)
+            lock, message = self._lock(name), self._handle.state.item_id(name)
         except MalformedError:  # not an item
             return False
+        own = is_group(lock) or lock not in self._held
+        return own and message not in self._held and message not in self._by_earlier
 
     def _is_free_bundle(self, name: str) -> bool:
         own = BundleName.parse(name)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import (
     EMPTY_HEADER,
     HOUR,
@@ -36,15 +38,17 @@ from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget
 from .bundles import Bundled, count_bundled, count_put_more
+from .earlier_locks import held_by_earlier_locks
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, list_children, locked_ids, walk
 from .oldest import oldest_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -116,6 +120,8 @@ class QueueStats:
 
     incomplete: tuple[str, ...] = ()
     """The names of figures that the time budget cut short; each covers the part read. Empty: all are complete."""
+    unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The names of figures that leave out something that this user may not read, each with the reason."""
 
     @property
     def delayed(self) -> int:
@@ -133,10 +139,10 @@ class QueueStats:
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 
-async def count(handle: QueueHandle[Runtime], path: str) -> int:
-    """Count the children of a znode of a queue, without listing them. Raises: AccessDeniedError."""
+async def count(handle: QueueHandle[Runtime], path: str, unreadable: list[AccessDeniedError] | None = None) -> int:
+    """Count the children of a znode of a queue, without listing them. See `stat_folders`; raises: AccessDeniedError."""
     found: dict[str, Stat] = {}
-    await stat_folders(handle, [path], found)
+    await stat_folders(handle, [path], found, unreadable)
     return found[path].num_children if found else 0
 
 
@@ -158,15 +164,32 @@ async def lanes(handle: QueueHandle[Runtime]) -> list[str]:
     return await lanes_of(handle, await configuration(handle))
 
 
-async def lanes_of(handle: QueueHandle[Runtime], config: StoredConfig | None) -> list[str]:
-    """Return the paths of all folders that may hold items of a queue with this configuration; see `configuration`."""
+async def lanes_of(
+    handle: QueueHandle[Runtime], config: StoredConfig | None, unreadable: list[AccessDeniedError] | None = None
+) -> list[str]:
+    """Return the paths of all folders that may hold items of a queue with this configuration; see `configuration`.
+
+    With ``unreadable``, leave out the hours that this user may not list, and add the error to it.
+    """
     if config is None:
         return [] if handle.state.dialect is None else [handle.paths.items]
     found = [handle.paths.at(lane) for lane in config.lanes]
     if config.scheduled:
         later = handle.paths.later
-        found += [f"{later}/{hour}" for hour in sorted(await list_children(handle, later))]
+        with _kept(unreadable):
+            found += [f"{later}/{hour}" for hour in sorted(await list_children(handle, later))]
     return found
+
+
+@contextmanager
+def _kept(unreadable: list[AccessDeniedError] | None) -> Iterator[None]:
+    """Add an error of the block to the list, if there is one. Raises: AccessDeniedError: there is no list."""
+    try:
+        yield
+    except AccessDeniedError as error:
+        if unreadable is None:
+            raise
+        unreadable.append(error)
 
 
 async def stat_lanes(handle: QueueHandle[Runtime]) -> dict[str, Stat]:
@@ -181,50 +204,68 @@ async def read_folders(
     config: StoredConfig | None,
     found: dict[str, Stat],
     listed: Callable[[QueueHandle[Runtime], StoredConfig | None], Awaitable[Sequence[str]]] = lanes_of,
+    unreadable: list[AccessDeniedError] | None = None,
 ) -> int:
     """Read the stats of the folders that may hold items; return the number of messages put into folders that are gone.
 
-    An hour that is removed meanwhile is counted once. Raises: as `lanes`.
+    An hour that is removed meanwhile is counted once. With ``unreadable``, leave out the folders that this user may not
+    read, and add their errors to it; ``listed`` has to do the same.
+
+    Raises: as `lanes`.
     """
-    before, gone = -1, await _count_gone(handle, config)
+    before, gone = -1, await _count_gone(handle, config, unreadable)
     while gone != before:
         found.clear()
-        await stat_folders(handle, await listed(handle, config), found)
-        before, gone = gone, await _count_gone(handle, config)
+        await stat_folders(handle, await listed(handle, config), found, unreadable)
+        before, gone = gone, await _count_gone(handle, config, unreadable)
     return gone
 
 
-async def _count_gone(handle: QueueHandle[Runtime], config: StoredConfig | None) -> int:
+async def _count_gone(
+    handle: QueueHandle[Runtime], config: StoredConfig | None, unreadable: list[AccessDeniedError] | None
+) -> int:
     """Count the messages put into past hours that were removed, and into generations that were given up."""
     zookeeper, paths = handle.zookeeper, handle.paths
     if config is None:
         return 0
     gone = 0
     if config.scheduled:
-        with suppress(NoNodeError):
+        with _kept(unreadable), suppress(NoNodeError), translate_denials(handle.name):
             gone += read_removed((await zookeeper.read(paths.later)).data)
     if config.gave_up_lanes:
-        names = await list_children(handle, paths.lanes)
-        former = {paths.items, *(f"{paths.lanes}/{name}" for name in names)}.difference(map(paths.at, config.lanes))
-        found: dict[str, Stat] = {}
-        await stat_folders(handle, sorted(former), found)
-        gone += sum(stat.children_created for stat in found.values())
+        with _kept(unreadable):
+            names = await list_children(handle, paths.lanes)
+            former = {paths.items, *(f"{paths.lanes}/{name}" for name in names)}.difference(map(paths.at, config.lanes))
+            found: dict[str, Stat] = {}
+            await stat_folders(handle, sorted(former), found, unreadable)
+            gone += sum(stat.children_created for stat in found.values())
     return gone
 
 
-async def stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
+async def stat_folders(
+    handle: QueueHandle[Runtime],
+    folders: Sequence[str],
+    found: dict[str, Stat],
+    unreadable: list[AccessDeniedError] | None = None,
+) -> None:
     """Read the stat of each existing folder into a dictionary, some at a time.
 
-    The stats do not count a folder of the queue that is among the messages or locks of another program.
+    The stats do not count a folder of the queue that is among the messages or locks of another program. With
+    ``unreadable``, leave out the folders that this user may not read, and add their errors to it.
     """
+    stats: dict[str, Stat | None] = {}
+
+    async def read(path: str) -> None:
+        with _kept(unreadable), translate_denials(handle.name):
+            stats[path] = await handle.zookeeper.exists(path)
+
     for start in range(0, len(folders), PAGE):
         page = folders[start : start + PAGE]
         among = {inner: folder for folder in page for inner in handle.paths.folders_among(folder)}
-        with translate_denials(handle.name):
-            stats = await asyncio.gather(*map(handle.zookeeper.exists, [*page, *among]))
-        found.update((folder, stat) for folder, stat in zip(page, stats, strict=False) if stat is not None)
-        for folder, stat in zip(among.values(), stats[len(page) :], strict=True):
-            if stat is not None and (outer := found.get(folder)) is not None:
+        await asyncio.gather(*map(read, [*page, *among]))
+        found.update((folder, stat) for folder in page if (stat := stats.get(folder)) is not None)
+        for inner, folder in among.items():
+            if stats.get(inner) is not None and (outer := found.get(folder)) is not None:
                 # As if that folder were removed: `children_created` stays, because a move needs it as a counter.
                 found[folder] = outer._replace(num_children=max(0, outer.num_children - 1), cversion=outer.cversion + 1)
 
@@ -246,7 +287,12 @@ async def size(handle: QueueHandle[Runtime]) -> int:
 
 
 async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueStats:
-    """Read a queue's figures; `QueueStats.incomplete` names those that could not be read within this time."""
+    """Read a queue's figures; `QueueStats.incomplete` names those that could not be read within this time.
+
+    `QueueStats.unreadable` names those that leave out something unreadable.
+
+    Raises: AccessDeniedError, PayloadError: the configuration cannot be read.
+    """
     budget = Budget(seconds)
     paths = handle.paths
     if await handle.state.is_marked():
@@ -260,15 +306,19 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
             consumers=0,
             oldest=None,
         )
-    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
-    counts = await asyncio.gather(*(count(handle, path) for path in folders))
-    locks, due, dead, consumers, waiting, keys, tags = counts
     config = await configuration(handle)
+    unreadable: dict[str, AccessDeniedError] = {}
+    counts = await asyncio.gather(*(_count(handle, path, unreadable, figures) for path, figures in _folders(paths)))
+    locks, due, dead, consumers, waiting, keys, tags = counts
     reader = _FigureReader(handle, config)
     incomplete: set[str] = set()
     for read, figures in reader.parts(timed_locks=bool(due)):
-        if not await budget.allows(read()):
-            incomplete.update(figures)
+        with _kept(reader.unreadable):
+            if not await budget.allows(read()):
+                incomplete.update(figures)
+        for error in reader.unreadable:
+            unreadable |= dict.fromkeys(figures, error)
+        reader.unreadable.clear()
     return QueueStats(
         queue=handle.name,
         size=sum(reader.held.values()),
@@ -295,7 +345,32 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
         tags=tags,
         records=reader.records,
         incomplete=tuple(figure.name for figure in fields(QueueStats) if figure.name in incomplete),
+        unreadable={figure: str(error) for figure, error in unreadable.items()},
     )
+
+
+def _folders(paths: QueuePaths) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the folders whose children are counted, and the figures that depend on each."""
+    return [
+        (paths.locks, ("in_flight",)),
+        (paths.due, ("in_flight", "retrying")),
+        (paths.dlq, ("dead_letters",)),
+        (paths.consumers, ("consumers",)),
+        (paths.waiting, ("waiting_producers",)),
+        (paths.keys, ("unique_keys",)),
+        (paths.filters, ("tags",)),
+    ]
+
+
+async def _count(
+    handle: QueueHandle[Runtime], path: str, unreadable: dict[str, AccessDeniedError], figures: Sequence[str]
+) -> int:
+    """Count the children of a folder; if this user may not read it, add its error to each of these figures."""
+    refused: list[AccessDeniedError] = []
+    number = await count(handle, path, refused)
+    for error in refused:
+        unreadable |= dict.fromkeys(figures, error)
+    return number
 
 
 class _FigureReader:
@@ -316,6 +391,8 @@ class _FigureReader:
         self.ledgers = 0
         self.records = 0
         self.named = _Named()
+        self.unreadable: list[AccessDeniedError] = []
+        """The errors of the part that is being read."""
         self.bundled = Bundled({}, 0)
 
     def parts(self, *, timed_locks: bool) -> list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]]:
@@ -357,13 +434,19 @@ class _FigureReader:
         return [folder for folder, number in self.held.items() if number]
 
     async def _read_lanes(self) -> None:
-        self._put_into_gone = await read_folders(self._handle, self._config, self._found)
+        self._put_into_gone = await read_folders(
+            self._handle,
+            self._config,
+            self._found,
+            partial(lanes_of, unreadable=self.unreadable),
+            self.unreadable,
+        )
 
     async def _count_put_more(self) -> None:
         self._put_more = await count_put_more(self._handle)
 
     async def _count_bundled(self) -> None:
-        self.bundled = await count_bundled(self._handle, znodes_of(self._found))
+        self.bundled = await count_bundled(self._handle, znodes_of(self._found), self.unreadable)
 
     async def _count_ended(self) -> None:
         self.ended = await count_ended(self._handle)
@@ -372,7 +455,7 @@ class _FigureReader:
         self.staged = await count_staged(self._handle, self._config)
 
     async def _count_ledgers(self) -> None:
-        self.ledgers = await count_ledgers(self._handle)
+        self.ledgers = await count_ledgers(self._handle, self.unreadable)
 
     async def _count_records(self) -> None:
         if self._config is not None and self._config.history:
@@ -382,7 +465,7 @@ class _FigureReader:
         self.scheduled = await count_scheduled(self._handle, self.held)
 
     async def _find_oldest(self) -> None:
-        oldest = await oldest_waiting(self._handle, self._config, self._used)
+        oldest = await oldest_waiting(self._handle, self._config, self._used, self.unreadable)
         self.oldest = None if oldest is None else moment_at(oldest.since)
 
     async def _read_names(self) -> None:
@@ -425,14 +508,16 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
     if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
         return _Named()
     held = await locked_ids(handle)
+    by_earlier = await held_by_earlier_locks(handle, config, folders, held)
     now = handle.runtime.server_clock.estimate()
-    groups, likes = Strings(), Strings()
-    groups_held = duplicates = expired = bound = 0
+    groups, held_groups, likes = Strings(), Strings(), Strings()
+    duplicates = expired = bound = 0
     async for page in walk(handle, folders, ordered=False):
         for entry in page:
-            if config.grouped and is_group(lock := lock_id(config, entry.item.text)) and lock not in groups:
+            if config.grouped and is_group(lock := lock_id(config, entry.item.text)):
                 groups.add(lock)
-                groups_held += lock in held
+                if lock in held or entry.item.id in held or entry.item.id in by_earlier:
+                    held_groups.add(lock)
             over = entry.item.expires is not None and entry.item.expires <= now
             expired += over
             bound += sticky and item_node(entry.item.text) is not None
@@ -441,8 +526,8 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
                 place = f"{lane_at(entry.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)
-    figures = _Named(len(groups), groups_held, duplicates, expired, bound)
-    await clear_gradually(*groups.parts, *likes.parts, *held.parts)
+    figures = _Named(len(groups), len(held_groups), duplicates, expired, bound)
+    await clear_gradually(*groups.parts, *held_groups.parts, *likes.parts, *held.parts)
     return figures
 
 

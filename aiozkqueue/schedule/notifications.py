@@ -383,7 +383,7 @@ class NotificationQueue(Generic[T]):
         if not await handle.state.open_existing():
             return 0
         locked = await locked_ids(handle)
-        async for ended in ended_locks(handle, max(now, moment)):
+        async for ended in ended_locks(handle, moment=max(now, moment)):
             locked.discard(ended)
         ready = 0
         async for page in walk(handle, await self._folders(moment), ordered=False):

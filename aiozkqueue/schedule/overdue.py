@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import InvalidScheduleError, MissingExtraError
+from aiozkqueue.errors import AccessDeniedError, InvalidScheduleError, MissingExtraError
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_at, milliseconds_in
 from aiozkqueue.operations.doctor.diagnosis import Finding, Severity
+from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted
 
@@ -15,7 +16,7 @@ from .cron import load
 from .jobs import JOBS, read_jobs, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from aiozkqueue.layout.jobs import JobRecord
     from aiozkqueue.session.session import QueueSession
@@ -48,9 +49,22 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
     return [*findings_about(late)]
 
 
-def is_overdue(job: Job, now: float) -> bool:
-    """Return whether the next occurrence of a job passed so long before ``now`` that no scheduler seems to put it."""
-    return not job.paused and job.next is not None and milliseconds_at(job.next) + OVERDUE_AFTER < milliseconds_in(now)
+async def overdue_among(session: QueueSession, jobs: Sequence[Job]) -> list[str]:
+    """Return the names of the jobs whose next occurrence passed so long ago that no scheduler seems to run.
+
+    This machine's clock decides if the user may not write, because ZooKeeper states its time only for a write.
+
+    Raises: ConnectionLostError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+    """
+    awaited = {job.name: milliseconds_at(job.next) for job in jobs if not job.paused and job.next is not None}
+    if not awaited:
+        return []
+    runtime = core_of(session)
+    try:
+        now = await server_time(runtime, JOBS)
+    except AccessDeniedError:
+        now = milliseconds_in(runtime.clock.time())
+    return [name for name, due in awaited.items() if due + OVERDUE_AFTER < now]
 
 
 async def _is_late(job: JobRecord, now: int) -> bool:

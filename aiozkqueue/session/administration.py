@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.arguments import flag, text
 from aiozkqueue.batches.ledger import Ledger
@@ -26,7 +27,10 @@ from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, changes, read
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.arguments import Seconds
+    from aiozkqueue.errors import PayloadError
     from aiozkqueue.operations.batch_writers import WriterInfo
     from aiozkqueue.operations.doctor.diagnosis import Diagnosis
     from aiozkqueue.operations.history_pins import Pin
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import CallLimit
 
     from .core import SessionCore
+
+log: Final = logging.getLogger(__name__)
 
 
 class QueueAdmin:
@@ -62,11 +68,17 @@ class QueueAdmin:
     async def consumers(self) -> list[ConsumerInfo]:
         """Return the live sessions that consume the queue, with the messages that each holds.
 
-        Lists the queue if it has bundles, or if a session holds messages of a group.
+        Lists the queue if it has bundles, or if a session holds messages of a group. Consumers and messages that this
+        user may not read are left out, with a warning in the log.
 
         Raises: AccessDeniedError, PayloadError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        return await consumers(self._handle)
+        handle, unreadable = self._handle, list[AccessDeniedError]()
+        found = await consumers(handle, unreadable=unreadable)
+        if unreadable:
+            text = "queue %s: not all consumers and their messages are shown: %s"
+            log.warning(text, handle.name, unreadable[0], extra={"queue": handle.name})
+        return found
 
     @changes
     async def reap(self, *, limit: int | None = None) -> int:
@@ -164,7 +176,7 @@ class QueueAdmin:
 
         After this the queue does not exist, for any program, nor does the notification queue that is kept in it. A
         later put creates a new one. Consumers wait for it, and commits of messages of the deleted queue fail with
-        `NotCommittedError`. A put at the same moment is stored before the deletion or into the new queue. If this call
+        `ClaimLostError`. A put at the same moment is stored before the deletion or into the new queue. If this call
         ends early, the queue may be deleted already, and the janitor of any session removes the rest of the data within
         two hours.
 
@@ -251,7 +263,6 @@ class SessionAdmin:
             msg = f"the connection was lost while its latency was measured: {error}; examine again"
             raise ConnectionLostError(msg) from error
 
-    @changes
     async def clean(self, *queues: str) -> list[Cleaned]:
         """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
 
@@ -264,6 +275,14 @@ class SessionAdmin:
             ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
                 WrongLoopError.
         """
+        cleaned, failures = await self._clean(queues)
+        if failures:
+            raise failures[0]
+        return cleaned
+
+    @changes
+    async def _clean(self, queues: Sequence[str]) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
+        """Clean as `clean` does; return the errors of the queues that cannot be read, too."""
         runtime = self._runtime
         states = [runtime.queue_state(name) for name in queues]
         return await clean(runtime, states or None)

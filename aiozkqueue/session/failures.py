@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import Reject, Retry
+from aiozkqueue.errors import ClaimLostError, Reject, Retry
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.exception_groups import leaves_of, only_of
 
@@ -72,7 +72,8 @@ def log_unsettled(work: UnitOfWork, error: BaseException) -> None:
     first, *more = work.claims
     subject, context = f"a batch of {len(more) + 1} messages" if more else f"message {first.id}", _context(work)
     if isinstance(error, REDELIVERY_ERRORS):
-        log.warning("queue %s: %s is redelivered: %s", first.state.name, subject, error, extra=context)
+        fate = "is not committed" if isinstance(error, ClaimLostError) else "is redelivered"
+        log.warning("queue %s: %s %s: %s", first.state.name, subject, fate, error, extra=context)
     else:
         log.error("queue %s: %s could not be settled", first.state.name, subject, exc_info=error, extra=context)
 

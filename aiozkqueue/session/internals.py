@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from aiozkqueue.errors import AccessDeniedError, PayloadError
+    from aiozkqueue.operations.cleaning import Cleaned
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.state.queue_state import QueueState
 
@@ -39,6 +41,12 @@ class _HasState(Protocol):
 class _HasHandle(Protocol):
     @property
     def _handle(self) -> QueueHandle[SessionCore]: ...
+
+
+class _Cleans(Protocol):
+    def _clean(
+        self, queues: Sequence[str]
+    ) -> Coroutine[object, object, tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]]: ...
 
 
 class _HasWork(Protocol):
@@ -125,3 +133,10 @@ def add_headers(delivery: _Settled, headers: Mapping[str, str]) -> None:
 def run_with(listener: _Service, task: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run a task whenever the listener runs; the task is cancelled when the listener ends."""
     listener._tasks.append(task)  # noqa: SLF001 - this module is the interface
+
+
+async def clean_readable(
+    admin: _Cleans, queues: Sequence[str]
+) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
+    """Clean as `SessionAdmin.clean` does; return also the errors of the queues that cannot be read."""
+    return await admin._clean(queues)  # noqa: SLF001 - this module is the interface

@@ -297,6 +297,7 @@ class Queue(Destination[T]):
 
         Some figures need listings, which take seconds for a million messages. After about ``budget`` seconds (or a
         timedelta) it returns the figures that it has read, and names the others in `QueueStats.incomplete`.
+        `QueueStats.unreadable` names those that leave out something that this user may not read.
 
         Raises: AccessDeniedError, PayloadError, InvalidOptionError, ConnectionLostError, SessionClosedError,
         WrongLoopError.

@@ -224,7 +224,7 @@ class Transaction:
             NotCommittedError: nothing was applied, so the work can safely be repeated. Usually it is one of the next
                 seven errors.
             SessionExpiredError: the ZooKeeper session of the messages taken is over.
-            ClaimLostError: the lock of a message taken was removed or taken over.
+            ClaimLostError: the lock of a message taken was removed or taken over, or its queue was deleted.
             ItemNotEmptyError: a message taken cannot be removed, because znodes were created below it.
             TransactionTooLargeError: it is larger than one ZooKeeper request may be.
             QueueFullError: a queue that was put to had no capacity within ``timeout`` seconds.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.errors import NotFoundError, QueueInUseError
+from aiozkqueue.errors import ImplicitSettleWarning, NotFoundError, QueueInUseError
 from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.testing import Opcode
 from tests.integration.queue.conftest import eventually, take_one
@@ -284,7 +284,7 @@ async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bri
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(history=zq.History()))
     await jobs.put_many([b"1", b"2", b"3"])
-    with pytest.raises(zq.NotCommittedError):
+    with pytest.raises(zq.ClaimLostError, match=r"^queue 'jobs' was deleted, and message .* with it; nothing "):
         async with session.transaction() as tx:
             first, second, _ = await tx.take_many(jobs, 3)
             tx.put("results", b"done")
@@ -295,6 +295,31 @@ async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bri
     assert await session.queue("results").size() == 0
     await asyncio.sleep(0.3)  # time for the release of the messages
     assert await nothing_but_the_mark(server_view, queue_root)
+
+
+@pytest.mark.parametrize("bundle", [1, 64])
+async def test_a_loop_and_a_transaction_state_that_the_queue_of_their_messages_was_deleted(
+    session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture, bundle: int
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=bundle))
+    await jobs.put_many([b"1", b"2"])
+    async with session.transaction() as tx:
+        held = await tx.take(jobs, timeout=30)
+        assert held is not None
+        with pytest.warns(ImplicitSettleWarning):
+            async with jobs.consume(prefetch=1) as deliveries:
+                async for delivery in deliveries:
+                    await other.queue("jobs").admin.delete(force=True)
+                    deliveries.stop()
+                    shown = delivery.id
+        with pytest.raises(zq.ClaimLostError, match=f"^queue 'jobs' was deleted, and message {held.id} with it"):
+            await tx.commit()
+    [line] = [record.getMessage() for record in caplog.records if shown in record.getMessage()]
+    assert line == (
+        f"queue jobs: message {shown} is not committed: queue 'jobs' was deleted, and message {shown} with it; nothing "
+        "of the transaction was applied"
+    )
 
 
 async def test_a_session_that_missed_a_deletion_puts_with_the_settings_of_the_new_queue(

@@ -279,6 +279,41 @@ async def test_a_history_that_an_acl_does_not_let_this_user_create_is_named(
         await nodes["b"].queue("jobs").admin.reap()
 
 
+async def test_the_time_of_a_pause_does_not_make_messages_late(
+    nodes: dict[str, zq.QueueSession], clock: TestClock, server_view: Observer, queue_root: str
+) -> None:
+    jobs, reaper = nodes["a"].queue("jobs"), f"{queue_root}/jobs/reaper"
+    await jobs.configure(zq.QueueConfig(paused=True, reap_after=1000, reap_every=0.5))
+    await jobs.put(b"x")
+    await nodes["b"].queue("jobs").put(b"y")  # its session follows the queue
+
+    async def passes(number: int) -> None:
+        """Wait for this many passes; the first may have begun before."""
+
+        async def version() -> int:
+            return (await server_view.stat(reaper)).version if await server_view.exists(reaper) else 0
+
+        begun = await version()
+
+        async def made() -> bool:
+            return await version() >= begun + number
+
+        await eventually(made, 60)
+
+    await passes(2)
+    clock.advance(2000)
+    await passes(2)
+    await jobs.configure(zq.QueueConfig(paused=False))
+    await passes(3)
+    assert (await jobs.stats()).bound == 2, "their nodes have had no time to take them"
+    clock.advance(2000)
+
+    async def reassigned() -> bool:
+        return (await jobs.stats()).bound == 0
+
+    await eventually(reassigned, 60)
+
+
 async def test_a_running_session_follows_a_shorter_interval_of_reaping(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:

@@ -80,6 +80,25 @@ def test_doctor_reports_a_pause_and_not_a_missing_consumer(cli: Cli) -> None:
     assert "q (paused)" in cli("doctor").text
 
 
+async def test_messages_that_can_only_be_taken_later_need_no_consumer_yet(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        await session.queue("reminders").put(b"1", delay=86_400)
+        await session.queue("mixed").put_many([b"1", b"2"], delay=86_400)
+        await session.queue("mixed").put(b"3")
+        await session.queue("leased").put(b"1")
+        leases = await session.queue("leased").leases.take(1, lifetime=3600, timeout=30)
+        assert len(leases) == 1
+    warnings = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
+    assert [text for text in warnings if "consumer" in text] == ["mixed: 1 message and no consumer"]
+    for queue in ("reminders", "mixed"):
+        assert (await asyncio.to_thread(cli, "pause", queue)).status == 0
+    done = await asyncio.to_thread(cli, "doctor", "--json")
+    assert [text for text in found(done, "warning") if "paused" in text] == ["mixed: is paused, and 1 message waits"]
+    assert "reminders: is paused, and 0 messages wait" in found(done, "info")
+
+
 def test_doctor_reports_a_standalone_server_and_its_size(cli: Cli) -> None:
     done = cli("doctor", "--json")
     [server] = of_kind(done, "server")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 
 def test_jobs_are_added_listed_paused_resumed_and_removed(cli: Cli) -> None:
@@ -60,3 +69,23 @@ def test_the_scheduler_command_puts_until_it_is_stopped(cli: Cli) -> None:
     cli("jobs", "pause", "often")
     assert cli("jobs", "resume", "often", "--json").records[0]["last"] == newest, "a resumed job keeps its last run"
     assert cli("jobs", "list", "--json").records[0]["last"] == newest
+
+
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+async def test_jobs_are_overdue_by_the_time_of_the_servers_on_a_machine_with_a_wrong_clock(
+    cli: Cli, server_view: Observer, queue_root: str, tmp_path: Path, ahead: int
+) -> None:
+    program = f"import time\n\nright = time.time\ntime.time = lambda: right() + {ahead}\n"
+    await asyncio.to_thread((tmp_path / "sitecustomize.py").write_text, program)
+    for name, cron in (("report", "* * * * *"), ("yearly", "0 0 1 1 *")):
+        added = await asyncio.to_thread(cli, "jobs", "add", name, cron, "reports")
+        assert added.status == 0, added.stderr
+    late = ahead < 0  # the machine believes the opposite
+    if late:
+        stored = f"{queue_root}/.schedule/report"
+        job = json.loads(await server_view.get(stored))
+        await server_view.set(stored, json.dumps({**job, "last": job["last"] - 600_000}).encode())
+    modules = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    listed = await asyncio.to_thread(partial(cli.in_new_process, "jobs", "list", "--json", PYTHONPATH=modules))
+    assert {record["name"]: record["overdue"] for record in listed.records} == {"report": late, "yearly": False}
+    assert ("No scheduler seems to run" in listed.stderr) == late

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozkqueue.cli.exits import Exit
+from tests.integration.queue.test_obstacles import set_acl
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
     from tests.observer import Observer
@@ -43,6 +46,31 @@ def test_a_key_with_a_taken_name_or_an_invalid_permission_is_refused(cli: Cli) -
         assert refused.status != 0
         assert "not a permission" in refused.stderr
         assert refused.stdout == b""
+
+
+async def test_a_key_that_may_not_be_read_does_not_hide_the_others(
+    cli: Cli, server_view: Observer, queue_root: str
+) -> None:
+    assert (await asyncio.to_thread(cli, "keys", "create", "theirs", "--allow", "queue|*|*")).status == 0
+    [theirs] = await server_view.children(f"{queue_root}/.keys")
+    await set_acl(server_view, f"{queue_root}/.keys/{theirs}", readable=False)
+    created = await asyncio.to_thread(cli, "keys", "create", "ours", "--allow", "queue|*|*")
+    assert (created.status, created.text[:11]) == (0, "aiozkqueue-")
+    assert "key 'ours' is created, although 1 key may not be read and may have the same name: " in created.stderr
+    assert (await asyncio.to_thread(cli, "keys", "create", "ours", "--allow", "queue|*|*")).status == Exit.USAGE
+    listed = await asyncio.to_thread(cli, "keys", "list", "--json")
+    assert (listed.status, [key["name"] for key in listed.records]) == (Exit.REFUSED, ["ours"])
+    assert theirs in listed.stderr
+    revoked = await asyncio.to_thread(cli, "keys", "revoke", "ours", "--json")
+    assert (revoked.status, revoked.records) == (Exit.REFUSED, [{"name": "ours", "revoked": True}])
+    assert theirs in revoked.stderr
+    unknown = await asyncio.to_thread(cli, "keys", "revoke", "theirs")
+    assert (unknown.status, theirs in unknown.stderr, "there is no key" in unknown.stderr) == (
+        Exit.REFUSED,
+        True,
+        False,
+    )
+    assert await server_view.children(f"{queue_root}/.keys") == [theirs]
 
 
 def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:

@@ -13,11 +13,13 @@ from kazoo.exceptions import NoNodeError
 from kazoo.recipe.queue import LockingQueue
 
 import aiozkqueue as zq
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 
 def test_a_queue_is_moved_to_another(cli: Cli) -> None:
@@ -62,6 +64,18 @@ def test_a_move_that_no_session_works_on_is_named_with_the_command_that_continue
     assert (resumed.status, resumed.stderr) == (0, "")
     assert [(move["state"], move["unattended"]) for move in cli("moves", "--json").records] == [("done", False)]
     assert [stats["size"] for stats in cli("stats", "old", "new", "--json").records] == [0, 3]
+
+
+async def test_the_reason_of_a_failed_move_is_printed_once(cli: Cli, server_view: Observer, queue_root: str) -> None:
+    await asyncio.to_thread(cli, "put", "old", "1")
+    await asyncio.to_thread(cli, "put", "new", "1")
+    await set_acl(server_view, f"{queue_root}/new", readable=False)
+    moved = await asyncio.to_thread(cli, "move", "old", "new")
+    assert moved.status == 1
+    lines = moved.stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["aiozkqueue", "aiozkqueue"], lines
+    assert lines[0] == "aiozkqueue: moved 0 messages from old to new"
+    assert "queue 'new'" in lines[1]
 
 
 def test_a_queue_is_not_moved_to_itself(cli: Cli) -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 
 @pytest.fixture
@@ -94,6 +96,21 @@ def test_clean_reports_the_removed_records(cli: Cli) -> None:
     assert "q" in cli("clean", "q").text
 
 
+async def test_clean_reports_the_cleaned_queues_although_others_may_not_be_read(
+    cli: Cli, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        for name in ("invoices", "orders", "parcels", "stamps"):
+            await session.queue(name).put(b"1")
+    for name in ("orders", "parcels"):
+        await set_acl(server_view, f"{queue_root}/{name}", readable=False)
+    cleaned = await asyncio.to_thread(cli, "clean", "--json")
+    assert (cleaned.status, [record["queue"] for record in cleaned.records]) == (4, ["invoices", "stamps", None])
+    assert all(f"queue '{name}'" in cleaned.stderr for name in ("orders", "parcels"))
+    table = await asyncio.to_thread(cli, "clean")
+    assert (table.status, "stamps" in table.text) == (4, True)
+
+
 def test_clean_reports_the_expired_messages_that_it_removed(cli: Cli) -> None:
     assert cli("configure", "q", "--create", "--ttl", "1h", "--expired", "drop").status == 0
     cli("put", "q", "x", "--ttl", "0.001")
@@ -108,3 +125,21 @@ def test_clean_reports_the_expired_messages_that_it_removed(cli: Cli) -> None:
     lines = [re.split(" *[┃│] *", line) for line in cli("clean", "q").text.splitlines()]
     heads, row = (cells for cells in lines if len(cells) > 1)
     assert dict(zip(heads, row, strict=True))["expired"] == "1"
+
+
+async def test_stats_and_consumers_state_what_may_not_be_read(
+    cli: Cli, holding: str, queue_root: str, server_view: Observer
+) -> None:
+    await asyncio.to_thread(cli, "put", "q", "waits")
+    await set_acl(server_view, f"{queue_root}/q/dlq", readable=False)
+    stats = await asyncio.to_thread(cli, "stats", "q", "--json")
+    [figures] = stats.records
+    assert (stats.status, figures["size"], figures["in_flight"]) == (4, 2, 1)
+    assert list(figures["unreadable"]) == ["dead_letters"]
+    assert f"queue 'q': not everything may be read for dead_letters: queue 'q': {queue_root}/q/dlq" in stats.stderr
+    lock = f"{queue_root}/q/locks/lock-{holding}"
+    await set_acl(server_view, lock, readable=False)
+    consumers = await asyncio.to_thread(cli, "consumers", "q", "--json")
+    [consumer] = consumers.records
+    assert (consumers.status, consumer["messages"]) == (0, [])
+    assert lock in consumers.stderr

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.http import Settings, create_app
+from aiozkqueue.http import Keys, Settings, create_app
 from aiozkqueue.http.client import QueueServiceClient
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import ROOT, Registration, folder
@@ -173,6 +173,21 @@ async def test_the_announced_admin_port_reports_the_health_of_the_server(zookeep
             for path in ("live", "ready", "ping"):
                 assert (await client.get(f"/{path}")).status_code == 200
             assert (await client.get("/queue/1/q/size")).status_code == 404
+
+
+async def test_the_admin_port_serves_metrics_to_the_same_keys_as_the_main_port(
+    zookeeper: str, queue_root: str, session: zq.QueueSession
+) -> None:
+    ports, keys = free_ports(), Keys(core_of(session))
+    every, some = await keys.create("every", ["queue|get_status|*"]), await keys.create("some", ["queue|poll|*"])
+    async with process(zookeeper, queue_root, "--port", str(ports[0])) as (url, _):
+        for address in (url, f"http://127.0.0.1:{ports[0] + 1}"):
+            async with httpx.AsyncClient(base_url=address, timeout=30, verify=NOBODY) as client:
+                metrics = await client.get("/metrics", headers={"X-BV-API-Key": every})
+                assert metrics.status_code == 200
+                assert "aiozkqueue_http_requests" in metrics.text
+                for key in (some, ""):
+                    assert (await client.get("/metrics", headers={"X-BV-API-Key": key})).status_code == 403
 
 
 async def test_the_admin_port_defaults_to_the_one_after_the_server_port(zookeeper: str, queue_root: str) -> None:

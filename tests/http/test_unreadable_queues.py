@@ -16,6 +16,7 @@ from aiozkqueue.bus import Bus
 from aiozkqueue.sampling import Sampler
 from tests.http.conftest import NOBODY, proof_in
 from tests.integration.queue.conftest import eventually
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -213,3 +214,25 @@ async def test_buses_are_shown_beside_one_that_cannot_be_read(
     assert page.status_code == 200
     assert "invoices@audit" in page.text
     assert f"{queue_root}/.buses/orders: " in page.text
+
+
+async def test_consumers_are_shown_beside_the_messages_that_cannot_be_read(
+    browser: httpx.AsyncClient, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    orders = session.queue("orders")
+    await orders.put(b"1")
+    async with session.transaction() as tx:
+        held = await tx.take(orders, timeout=30)
+        assert held is not None
+        lock = f"{queue_root}/orders/locks/lock-{held.id}"
+        await set_acl(server_view, lock, readable=False)
+        for path in ("/consumers", "/queues/orders"):
+
+            async def shows_both(path: str = path) -> bool:
+                page = await browser.get(path)
+                assert page.status_code == 200
+                return (
+                    "Consumers that cannot be read" in page.text and lock in page.text and "Consumers of" in page.text
+                )
+
+            await eventually(shows_both)

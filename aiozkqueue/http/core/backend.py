@@ -32,6 +32,7 @@ from .keys import Keys
 from .limits import LoopShare
 from .names import Kind
 from .purging import Purges
+from .remedies import text_of
 from .service import QueueService
 from .shared_readings import SharedReadings
 from .tokens import MessageIds
@@ -286,9 +287,9 @@ def _problem_of(error: Exception) -> problems.ProblemError | None:
     if isinstance(error, AccessDeniedError | NoAuthError):
         return problems.unavailable("an ACL does not allow this; the log of this server names the znode")
     if isinstance(error, NotCommittedError):  # includes a full queue
-        return problems.unavailable(str(error))
+        return problems.unavailable(text_of(error))
     if isinstance(error, ConfigConflictError | PayloadError):
-        return problems.conflict(str(error))
+        return problems.conflict(text_of(error))
     return None
 
 

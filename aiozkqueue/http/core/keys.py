@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import math
 import secrets
 import time
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import check_queue_name
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import CallLimit
+
+log: Final = logging.getLogger(__name__)
 
 #: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0
@@ -110,9 +114,13 @@ class Keys:
             msg = f"key {name!r}: give at least one permission, such as 'queue|post|orders*'"
             raise InvalidOptionError(msg)
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know a key of this name
-        if any(known.name == name for _, known in await self._stored()):
+        unreadable: list[AccessDeniedError] = []
+        if any(known.name == name for _, known in await self._stored(unreadable)):
             msg = f"key {name!r} already exists: revoke it first, or use another name"
             raise InvalidOptionError(msg)
+        if unreadable:
+            text = "key %r is created, although %s may not be read and may have the same name: %s"
+            log.warning(text, name, counted(len(unreadable), "key"), unreadable[0])
         text = PREFIX + secrets.token_urlsafe(32)
         digest = _digest(text)
         data = json.dumps({"name": name, "hash": digest, "allow": list(allow)}).encode()
@@ -135,19 +143,26 @@ class Keys:
         return text
 
     @reads
-    async def all(self) -> list[KeyInfo]:
-        """List the keys by their names. Raises: AccessDeniedError, ConnectionLostError, SessionClosedError."""
-        return sorted(KeyInfo(key.name, tuple(key.allow)) for _, key in await self._stored())
+    async def all(self, unreadable: list[AccessDeniedError] | None = None) -> list[KeyInfo]:
+        """List the keys by their names.
+
+        With ``unreadable``, add the errors of keys that this user may not read to it, and list the others.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError.
+        """
+        return sorted(KeyInfo(key.name, tuple(key.allow)) for _, key in await self._stored(unreadable))
 
     @changes
-    async def revoke(self, name: str) -> int:
+    async def revoke(self, name: str, unreadable: list[AccessDeniedError] | None = None) -> int:
         """Remove the key of this name; return how many there were.
+
+        With ``unreadable``, add the errors of keys that this user may not read to it; one may have this name.
 
         Raises: NotCommittedError: the key could not be removed; OutcomeUnknownError, AccessDeniedError,
         SessionClosedError.
         """
         await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know the key
-        named = [(entry, key) for entry, key in await self._stored() if key.name == name]
+        named = [(entry, key) for entry, key in await self._stored(unreadable) if key.name == name]
         for entry, key in named:
             await self._delete(entry)
             self._known.pop(key.hash, None)
@@ -211,9 +226,20 @@ class Keys:
         except NoAuthError as error:
             raise self._denied(error) from error
 
-    async def _stored(self) -> list[tuple[str, _Stored]]:
-        """Read all keys, each with the name of its znode. Raises: AccessDeniedError."""
-        return [(entry, found) for entry in await self._entries() if (found := await self._read(entry)) is not None]
+    async def _stored(self, unreadable: list[AccessDeniedError] | None) -> list[tuple[str, _Stored]]:
+        """Read all keys, each with the name of its znode. Raises: AccessDeniedError: without ``unreadable``."""
+        stored: list[tuple[str, _Stored]] = []
+        for entry in await self._entries():
+            try:
+                found = await self._read(entry)
+            except AccessDeniedError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(error)
+            else:
+                if found is not None:
+                    stored.append((entry, found))
+        return stored
 
     async def _delete(self, entry: str) -> None:
         """Delete a key, unless it is gone: a reply may have been lost, or another client have deleted it.

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, InvalidOptionError, PayloadError
 from aiozkqueue.http.core import problems
+from aiozkqueue.http.core.remedies import text_of
 from aiozkqueue.sampling import UnreadableError
 
 from .pages import (
@@ -161,4 +162,4 @@ def _shown(backend: Backend, handler: Handler) -> Handler:
 
 
 def _problem(request: Request, status: int, title: str, text: str, visitor: sign_in.Visitor | None) -> Response:
-    return render(request, "problem.html", visitor, status, title=title, text=text, offers_sign_in=False)
+    return render(request, "problem.html", visitor, status, title=title, text=text_of(text), offers_sign_in=False)

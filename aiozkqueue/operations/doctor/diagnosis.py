@@ -310,21 +310,22 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
 
 
 def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
-    name, visible = facts.name, facts.size - sum(write.messages for write in facts.unfinished)
+    name = facts.name
+    waiting = max(0, facts.size - facts.delayed - sum(write.messages for write in facts.unfinished))
     if facts.over_quota:
         yield _of_quota(name)
     if facts.paused:
         yield Finding(
-            Severity.WARNING if visible > 0 else Severity.INFO,
+            Severity.WARNING if waiting > 0 else Severity.INFO,
             name,
-            f"is paused, and {counted(visible, 'message')} {'waits' if visible == 1 else 'wait'}",
+            f"is paused, and {counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}",
             f"deliver them again with `aiozkqueue resume {name}`",
         )
-    elif visible > 0 and not facts.consumers and not facts.over_quota:  # which would refuse a consumer, too
+    elif waiting > 0 and not facts.consumers and not facts.over_quota:  # which would refuse a consumer, too
         yield Finding(
             Severity.WARNING,
             name,
-            f"{counted(visible, 'message')} and no consumer",
+            f"{counted(waiting, 'message')} and no consumer",
             f"start a worker that consumes it; `aiozkqueue peek {name}` shows the messages",
         )
 

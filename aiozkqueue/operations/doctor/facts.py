@@ -107,6 +107,8 @@ class QueueFacts:
     generations: int = 1
     """The largest number of lanes of one shard."""
     size: int = 0
+    delayed: int = 0
+    """The messages that can only be taken later: retrying and scheduled ones."""
     max_size: int | None = None
     """The maximum number of messages; None: no limit."""
     paused: bool = False

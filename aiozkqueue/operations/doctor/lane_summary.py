@@ -38,20 +38,23 @@ class LaneFacts:
     """A collector of the figures of a lane, and a sample of names.
 
     It removes from ``locks`` those that may lock an item of the lane, and from ``ids`` those of its items. ``ended`` is
-    the number of ended messages of each bundle.
+    the number of ended messages of each bundle, and ``now`` the time, ms.
     """
 
-    def __init__(self, locks: Strings, ids: Strings, sample: int, ended: Mapping[str, int]) -> None:
+    def __init__(self, locks: Strings, ids: Strings, sample: int, ended: Mapping[str, int], now: int) -> None:
         self._locks = locks
         self._ids = ids
         self._most = sample
         self._ended = ended
+        self._now = now
         self.count: int = 0
         """The number of children of the lane."""
         self.size: int = 0
         """The size of the listing, bytes."""
         self.items: int = 0
         """The number of messages that are left in its items and bundles."""
+        self.scheduled: int = 0
+        """The number of messages whose due time has not come."""
         self.sample: list[str] = []
         """Some of the names."""
         self.foreign: Names = Names()
@@ -68,6 +71,7 @@ class LaneFacts:
                 self._take_other(name)
                 continue
             self.items += 1
+            self.scheduled += item.due is not None and item.due > self._now
             self._ids.discard(item.id)
             if self._locks:
                 for lock in lock_ids(item):

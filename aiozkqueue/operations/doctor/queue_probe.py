@@ -14,7 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import StoredConfig, parse_lock
+from aiozkqueue.layout import StoredConfig, parse_due, parse_lock
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.operations.batch_writers import writers
 from aiozkqueue.operations.bundles import claimed_bundles
 from aiozkqueue.operations.orphans import bad_locks, orphan_dues, orphan_metas, record_id
@@ -93,6 +94,7 @@ class QueueProbe:
         self._lanes: dict[str, LaneFacts] = {}
         self._lane_facts: list[FolderFacts] = []
         self._leftovers = _Leftovers()
+        self._retrying = 0
         self._obstacles: tuple[list[str], list[str]] = ([], [])
         self._over_quota = False
         self._bad_tags: Sequence[str] = ()
@@ -115,6 +117,7 @@ class QueueProbe:
         for folder, listed in self._folders.items():
             stat = await self._zookeeper.exists(folder)
             self._folder_facts.append(_folder(folder, listed.count, listed.size, stat))
+        self._retrying = await self._count_retrying()
         self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
         pins = await below(self._zookeeper, paths.pins)
         self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
@@ -134,6 +137,7 @@ class QueueProbe:
             put_lanes=[paths.at(lane) for tier in self._config.tiers for lane in tier.put_lanes],
             generations=max(len(shard) for tier in self._config.tiers for shard in tier.shard_lanes),
             size=sum(lane.items for lane in lanes),
+            delayed=self._retrying + sum(lane.scheduled for lane in lanes),
             max_size=self._config.max_size or None,
             paused=bool(self._config.paused),
             consumers=self._count(paths.consumers),
@@ -162,7 +166,8 @@ class QueueProbe:
         hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
         self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
         lock_ids, meta_ids = self._folders[paths.locks].ids, self._folders[paths.metas].ids
-        new_lane = partial(LaneFacts, lock_ids, meta_ids, OBSTACLE_SAMPLE, await self._ended_in_bundles())
+        ended, now = await self._ended_in_bundles(), milliseconds_in(self._now)
+        new_lane = partial(LaneFacts, lock_ids, meta_ids, OBSTACLE_SAMPLE, ended, now)
         for start in range(0, len(self._wanted_lanes), PAGE):
             page = self._wanted_lanes[start : start + PAGE]
             stats = await asyncio.gather(*map(self._zookeeper.exists, page))
@@ -194,6 +199,15 @@ class QueueProbe:
 
     def _count(self, folder: str) -> int:
         return self._folders[folder].count if folder in self._folders else 0
+
+    async def _count_retrying(self) -> int:
+        """Return the number of messages that wait for the end of a timed lock, from the listed due nodes."""
+        now, retrying = milliseconds_in(self._now), 0
+        names = iter(self._folders[self._paths.due].names)
+        while page := list(islice(names, PAGE)):
+            retrying += sum((due := parse_due(name)) is not None and due[0] > now for name in page)
+            await asyncio.sleep(0)
+        return retrying
 
     async def _judge(self) -> None:
         """Find leftovers, obstacles and znodes that are open to everyone, after all lanes have been listed."""

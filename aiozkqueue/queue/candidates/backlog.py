@@ -207,7 +207,7 @@ class Backlog:
                 if now - since >= STALE_AFTER and now - since >= STALE_AFTER * self._distance(lane, name):
                     late.append(name)
         if late and busy:
-            self._take_over(lane, [name for name in late if self._free(name, _never_excluded)])
+            self._take_over(lane, [name for name in late if self._free(name, lambda _: False)])
 
     def _take_over(self, lane: str, late: list[str]) -> None:
         """Move a few of other consumers' very stale items to the front.
@@ -565,7 +565,3 @@ def _order_and_name(name: str) -> str:
 def _order_and_id(name: str) -> tuple[str, str]:
     """Return the sort key of plain items: their sequence number, then their id."""
     return name[-SEQUENCE_DIGITS:], name
-
-
-def _never_excluded(_: str) -> bool:
-    return False

@@ -181,7 +181,7 @@ class HeldBundles:
     def _keep_at_hand(self, hold: BundleHold, claims: list[BundledClaim]) -> None:
         """Keep messages of one bundle for the next takers."""
         if not (hold.at_hand or hold.suspended):
-            insort(self._ready, hold, key=_order)
+            insort(self._ready, hold, key=attrgetter("name.digits", "id"))
         in_order = not hold.at_hand or hold.at_hand[-1].position < claims[0].position
         hold.at_hand += claims
         if not in_order:
@@ -392,7 +392,3 @@ def _table(data: bytes, count: int) -> BundleTable | None:
     except MalformedError:
         return None
     return table if len(table.lengths) == count else None
-
-
-def _order(hold: BundleHold) -> tuple[str, str]:
-    return hold.name.digits, hold.id

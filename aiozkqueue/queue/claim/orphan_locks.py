@@ -127,7 +127,7 @@ class OrphanLocks:
                 await asyncio.gather(*(removal.done for removal in unlocking.values()), return_exceptions=True)
                 began = loop.time()
                 if await self._any_back(unlocking):
-                    await self._wake()
+                    await apply_until_answered(self._zookeeper, [SetData(self._state.paths.items, b"")])
                 took = loop.time() - began
                 await asyncio.sleep(max(CHECK_EVERY, CHECK_PAUSE_FACTOR * took))
         except ZooKeeperError as error:
@@ -156,6 +156,3 @@ class OrphanLocks:
             if listed.names:
                 return True
         return False
-
-    async def _wake(self) -> None:
-        await apply_until_answered(self._zookeeper, [SetData(self._state.paths.items, b"")])

@@ -76,7 +76,7 @@ class Prefetcher:
         if missing < window - window // 2:
             return False
         waiter = self._dispatcher.request(missing, None if self._blocking else 0)
-        waiter.future.add_done_callback(self._answered)
+        waiter.future.add_done_callback(lambda _: self.changed.set())
         self._waiters.append(waiter)
         self._asked += missing
         return True
@@ -124,9 +124,6 @@ class Prefetcher:
         """Wait until the claims in flight for a loop that has ended are free again; see `ClaimDispatcher`."""
         if not self._runtime.closed:
             await self._dispatcher.await_releases()
-
-    def _answered(self, _: object) -> None:
-        self.changed.set()
 
     def _shrink_to(self, window: int) -> None:
         """Cancel requests that exceed the window and have no answer yet: the loop has become slower."""

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import deque
 from itertools import takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import SessionExpiredError
@@ -83,7 +84,7 @@ class Waiter:
     @property
     def claims(self) -> list[Claim]:
         """The claims assigned so far, in order."""
-        return [claim for _, part in sorted(self._parts or (), key=_launch_of) for claim in part]
+        return [claim for _, part in sorted(self._parts or (), key=itemgetter(0)) for claim in part]
 
     def assign(self, number: int, claims: list[Claim]) -> None:
         """Store the claims that a batch has brought for it."""
@@ -309,7 +310,3 @@ class WaitQueue:
                 "its messages go to other consumers; begin a new transaction"
             )
         )
-
-
-def _launch_of(part: tuple[int, list[Claim]]) -> int:
-    return part[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def reserve(needs: Needs, deadline: Deadline, generation: int | None = Non
 
     Raises: as `CapacityLimit.acquire`.
     """
-    limits = sorted(needs, key=_name)
+    limits = sorted(needs, key=attrgetter("queue"))
     acquired: list[Limit] = []
 
     def release_all() -> None:
@@ -158,7 +159,3 @@ async def reserve_again(atomic_write: AtomicWrite, needs: Needs, deadline: Deadl
         for limit in needs:
             limit.unbind(atomic_write)
         (await reserve(needs, deadline, atomic_write.part.generation)).bind(atomic_write)
-
-
-def _name(limit: Limit) -> str:
-    return limit.queue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -9,7 +10,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
 from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import BadVersionError, Check, Create, NoAuthError, NoNodeError, NotEmptyError, SetData
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    Create,
+    NoAuthError,
+    NoNodeError,
+    NotEmptyError,
+    SetData,
+    ZooKeeperError,
+)
 
 from .write import OPERATION_WEIGHT
 
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation
 
 #: Maximum seconds for which a message that cannot be removed is skipped.
 LONGEST_SKIP = 3600.0
@@ -113,6 +123,15 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
         f"message {claim.id} of queue {claim.state.name!r} was released by force or taken over by another consumer "
         f"({error}), which now handles it; nothing of the transaction was applied"
     )
+
+
+async def explain_loss(claim: Claim, loss: ClaimLostError) -> None:
+    """Raise the error of a lost claim; if its queue does not exist any more, an error that says so."""
+    with suppress(QueueError, ZooKeeperError):
+        if not await claim.state.exists():
+            text = f"queue {claim.state.name!r} was deleted, and message {claim.id} with it"
+            loss = ClaimLostError(f"{text}; nothing of the transaction was applied")
+    raise loss
 
 
 def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import SessionExpiredError
+from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
@@ -29,6 +29,7 @@ from .dispositions import (
     Disposition,
     create_dead_letter,
     describe_end,
+    explain_loss,
     guard,
     refusal_of,
     weigh_disposition,
@@ -124,7 +125,10 @@ class EndClaims(Part):
             claim.bundle.lose()
         if operation.path == claim.state.paths.meta(claim.id):
             return self._answer_record(claim, operation, error)
-        raise refusal_of(claim, operation, error)
+        refusal = refusal_of(claim, operation, error)
+        if isinstance(refusal, ClaimLostError):
+            return explain_loss(claim, refusal)
+        raise refusal
 
     def _end(self, claim: Claim, disposition: Disposition, composition: Composition) -> None:
         """End one claim; operations shared by several claims are left to `_end_shared`."""

@@ -273,7 +273,7 @@ async def test_implicit_commits_that_fail_are_reported_once_for_a_queue_and_each
     logged = [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.session.failures"]
     assert len(logged) == 3
     assert all(
-        f"queue jobs: message {message} is redelivered: " in line
+        f"queue jobs: message {message} is not committed: " in line
         for message, line in zip(released, logged, strict=True)
     )
 

@@ -291,7 +291,7 @@ async def test_a_redelivered_message_is_logged_with_its_ids(session: zq.QueueSes
     message_id = await jobs.put(b"1")
     async with session.listener(jobs, handler):
         await eventually(done, 30)
-    [line] = [line for line in lines.written if "is redelivered" in line["message"]]
+    [line] = [line for line in lines.written if "is not committed" in line["message"]]
     assert (line["queue"], line["message_id"], line["transaction_id"]) == ("jobs", message_id, stolen[0])
 
 
@@ -323,6 +323,6 @@ async def test_the_first_failed_commit_of_a_loop_ends_it_and_the_next_is_logged(
     [line] = [line for line in lines.written if line.get("message_id") == ids[1]]
     assert (line["queue"], line["transaction_id"]) == ("jobs", work_of(shown[1]).id)
     if behind == "forced open":
-        assert f"{ids[1]} is redelivered: message {ids[1]}" in line["message"]
+        assert f"{ids[1]} is not committed: message {ids[1]}" in line["message"]
     else:
         assert (line["level"], line["message"]) == ("ERROR", f"queue jobs: message {ids[1]} could not be settled")

@@ -189,3 +189,52 @@ async def test_a_deep_queue_has_an_age_that_is_at_most_a_minute_late(
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
     assert await since() is None, "a queue of this depth is not listed"
+
+
+@pytest.mark.parametrize("end", ["commit", "retry"])
+async def test_the_lock_of_a_queue_that_was_ordered_hides_only_the_message_that_it_holds(
+    other: zq.QueueSession, jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]], end: str
+) -> None:
+    await jobs.configure(zq.QueueConfig(ordered=True))
+    await jobs.put(b"held")
+    async with other.transaction() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=30) is not None
+        await jobs.configure(zq.QueueConfig(ordered=False))
+        await put_apart(jobs, b"urgent", priority=5)
+        if end == "retry":
+            await tx.rollback(delay=3600)
+        assert await oldest() == b"urgent"
+        await put_apart(jobs, b"grouped", group="a")
+        stats = await jobs.stats()
+        assert (stats.groups, stats.groups_held) == (1, 0)
+
+
+@pytest.mark.parametrize("end", ["commit", "retry"])
+@pytest.mark.parametrize("order", ["ordered", "by group"])
+async def test_a_group_is_held_by_a_lock_from_before_its_queue_changed_its_order(
+    other: zq.QueueSession, jobs: zq.Queue[bytes], order: str, end: str
+) -> None:
+    ordered = order == "ordered"
+    await jobs.configure(zq.QueueConfig(ordered=not ordered))
+    await jobs.put_many([b"1", b"2"], group="a")
+    await jobs.put(b"3", group="b")
+    async with other.transaction() as tx:
+        held = await tx.take(other.queue("jobs"), timeout=30)
+        assert held is not None
+        assert held.value == b"1"
+        await jobs.configure(zq.QueueConfig(ordered=ordered))
+        if end == "retry":
+            await tx.rollback(delay=3600)
+        stats = await jobs.stats()
+        assert (stats.groups, stats.groups_held) == (1 if ordered else 2, 1)
+
+
+async def test_an_ordered_queue_is_held_by_the_lock_of_a_message_from_before(
+    other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await jobs.put_many([b"1", b"2"])
+    async with other.transaction() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=30) is not None
+        await jobs.configure(zq.QueueConfig(ordered=True))
+        stats = await jobs.stats()
+        assert (stats.groups, stats.groups_held) == (1, 1)

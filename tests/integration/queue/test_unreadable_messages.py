@@ -10,10 +10,12 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import PartlyDeniedError
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
+    from aiozkqueue.admin import ConsumerInfo, QueueStats
     from tests.observer import Observer
 
 
@@ -197,3 +199,99 @@ async def test_messages_are_delivered_and_cleaned_although_an_entry_of_their_que
         await eventually(all_delivered, 30)
     await jobs.put(b"expires", ttl=0.05)
     await eventually(expired_is_removed, 30)
+
+
+#: Znodes of a queue with bundles, and the figures that leave out something if a user may not read the znode.
+FIGURES = {
+    "locks": {"in_flight"},
+    "due": {"in_flight", "retrying", "oldest"},
+    "due/1796030060579-Fo0reign0000000001": {"oldest"},
+    "due/4000000000000-Fo0reign0000000001": set[str](),
+    "dlq": {"dead_letters"},
+    "consumers": {"consumers"},
+    "consumers/Fo0reign0000-99": set[str](),
+    "waiting": {"waiting_producers"},
+    "keys": {"unique_keys"},
+    "filters": {"tags"},
+    "bundled": {"put", "removed"},
+    "bundled/3": {"put", "removed"},
+    "meta": {"size", "in_flight"},
+    "meta/bundle-Fo0reign0000000001": {"size", "in_flight"},
+    "ledger": {"ledgers"},
+    "ledger/stream": {"ledgers"},
+    "later": {"size", "put", "removed", "priorities"},
+    "later/HOUR": {"size", "put", "removed", "priorities"},
+}
+
+
+@pytest.mark.parametrize("path", FIGURES)
+async def test_stats_reports_what_can_be_read_and_names_the_figures_that_leave_something_out(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, path: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=64))
+    await jobs.put_many([b"1", b"2", b"3"])
+    await jobs.put(b"later", delay=86_400)
+    figures: list[QueueStats] = []
+    with suppress(zq.AccessDeniedError):  # of the commit, without rights on the locks
+        async with other.transaction() as tx:
+            assert await tx.take(other.queue("jobs"), timeout=30) is not None
+            [hour] = await server_view.children(f"{queue_root}/jobs/later")
+            sealed = f"{queue_root}/jobs/{path.replace('HOUR', hour)}"
+            if not await server_view.exists(sealed):
+                await server_view.create(sealed)
+            await set_acl(server_view, sealed, readable=False)
+            figures.append(await jobs.stats())
+    [stats] = figures
+    leaves_out = FIGURES[path]
+    assert leaves_out <= set(stats.unreadable)
+    assert bool(leaves_out) == bool(stats.unreadable)
+    assert all(sealed in reason for reason in stats.unreadable.values())
+    if "size" not in leaves_out:
+        assert (stats.size, stats.scheduled) == (4, 1)
+    if "meta" in path:
+        assert stats.scheduled == 1
+    if "in_flight" not in stats.unreadable and "due" not in path:
+        assert stats.in_flight == 1
+    if "later" in path:
+        assert stats.size == 3
+
+
+async def entry_of(view: Observer, root: str, session: zq.QueueSession) -> str:
+    """Return the name of a session's entry in the registry of consumers."""
+    client = core_of(session).ids.client
+    [entry] = [name for name in await view.children(f"{root}/jobs/consumers") if name.startswith(client)]
+    return entry
+
+
+@pytest.mark.parametrize("path", ["locks", "locks/own", "consumers/own", "consumers/Fo0reign0000-99"])
+async def test_consumers_are_listed_although_one_of_them_or_its_lock_is_unreadable(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"])
+    found: list[ConsumerInfo] = []
+    with suppress(zq.AccessDeniedError):  # of the commit, without rights on the locks
+        async with other.transaction() as tx, session.transaction() as second:
+            [first] = await tx.take_many(other.queue("jobs"), 1, timeout=30)
+            [following] = await second.take_many(jobs, 1, timeout=30)
+            folder, _, name = path.partition("/")
+            own = {"locks": f"lock-{first.id}", "consumers": await entry_of(server_view, queue_root, other)}
+            sealed = f"{queue_root}/jobs/{folder}" + (f"/{own[folder] if name == 'own' else name}" if name else "")
+            if not await server_view.exists(sealed):
+                await server_view.create(sealed)
+            await set_acl(server_view, sealed, readable=False)
+            found = await jobs.admin.consumers()
+    expected = {
+        core_of(other).ids.client: () if folder == "locks" else (first.id,),
+        core_of(session).ids.client: () if path == "locks" else (following.id,),
+    }
+    if path == "consumers/own":
+        del expected[core_of(other).ids.client]
+    assert {consumer.client: consumer.messages for consumer in found} == expected
+    assert sealed in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.operations.consumers import consumers
@@ -32,16 +32,25 @@ async def show(visit: Visit) -> Response:
     return visit.page("consumers.html", section="/consumers", queues=read, left=left, omitted=omitted)
 
 
-async def consumers_of(session: QueueSession, queue: str) -> list[ConsumerInfo]:
-    """Read the consumers of a queue, without listing a long queue. Raises: AccessDeniedError."""
-    return await consumers(core_of(session).handle(queue), MOST_LISTED)
+class ConsumersRead(NamedTuple):
+    """The consumers of one queue."""
+
+    queue: str
+    shown: Sequence[ConsumerInfo]
+    unreadable: Sequence[tuple[str, str]]
+    """The queue and the reason, if some of its consumers or of their messages cannot be read."""
 
 
-async def _read(session: QueueSession, names: Sequence[str]) -> list[tuple[str, list[ConsumerInfo]]]:
-    found: list[tuple[str, list[ConsumerInfo]]] = []
-    for name in names:
-        try:
-            found.append((name, await consumers_of(session, name)))
-        except AccessDeniedError:
-            continue  # the list of queues names it as unreadable
-    return found
+async def consumers_of(session: QueueSession, queue: str) -> ConsumersRead:
+    """Read the consumers of a queue, without listing a long queue."""
+    unreadable: list[AccessDeniedError] = []
+    shown: list[ConsumerInfo] = []
+    try:
+        shown = await consumers(core_of(session).handle(queue), MOST_LISTED, unreadable)
+    except AccessDeniedError as error:
+        unreadable.append(error)
+    return ConsumersRead(queue, shown, [(queue, str(error)) for error in unreadable[:1]])
+
+
+async def _read(session: QueueSession, names: Sequence[str]) -> list[ConsumersRead]:
+    return [await consumers_of(session, name) for name in names]

@@ -10,6 +10,8 @@ from typing import Final
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+from aiozkqueue.http.core.remedies import text_of
+
 _HERE: Final = files("aiozkqueue.http.dashboard")
 _KINDS: Final = {"css": "text/css", "js": "text/javascript"}
 #: The other files that a browser loads, with their content types. uPlot is a copy of its release; see its licence.
@@ -64,4 +66,6 @@ ENVIRONMENT: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters.update(when=_when, duration=duration, number="{:,}".format, rate=_rate, size=_size, code=_code)
+ENVIRONMENT.filters.update(
+    when=_when, duration=duration, number="{:,}".format, rate=_rate, size=_size, code=_code, remedied=text_of
+)
