@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.http.core.remedies import text_of
 from aiozkqueue.zookeeper import NoAuthError
-from tests.http.test_dashboard import browser, proof_in
+from tests.http.conftest import proof_in
+from tests.http.test_dashboard import browser
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
