@@ -67,7 +67,7 @@ _STICKY: Final = "Sticky queues"
 
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
-    Setting("shards", int, "The number of shards (folders) for new messages; 8 for a deep queue."),
+    Setting("shards", int, "The number of folders for new messages."),
     Setting("bundle", int, "Messages in one znode, up to 64."),
     Setting("max_size", int, "The maximum number of messages; 0: no limit."),
     Setting("ordered", bool, "Deliver messages one at a time, in order."),

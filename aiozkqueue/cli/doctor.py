@@ -158,7 +158,7 @@ def _print_tables(diagnosis: Diagnosis) -> None:
                 f"{ensemble.request_limit} bytes",
                 _milliseconds(ensemble.read.p50, ensemble.read.most),
                 _milliseconds(write.p50, write.most) if write else "refused",
-                "unknown" if offset is None else f"{round(offset * 1000):+d} ms",
+                "unknown" if offset is None else f"{offset * 1000:+.0f} ms".replace("-0 ms", "+0 ms"),
             )
         ],
     )

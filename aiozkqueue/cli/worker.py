@@ -76,7 +76,7 @@ def worker(
             "--concurrency",
             "-c",
             min=1,
-            help="With --queue: messages handled at once. [dim]\\[default: 1][/dim]",
+            help="Messages of --queue at once. [dim]\\[default: 1][/dim]",
         ),
     ] = None,
     drain_timeout: Annotated[

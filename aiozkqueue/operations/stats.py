@@ -500,6 +500,15 @@ class _Named(NamedTuple):
     bound: int = 0
 
 
+def _is_over(item: ItemName, now: int) -> bool:
+    return item.expires is not None and item.expires <= now
+
+
+def _waits(item: ItemName, now: int, held: Strings) -> bool:
+    """Whether an item is due, not expired and not held."""
+    return not _is_over(item, now) and (item.due or 0) <= now and item.id not in held
+
+
 async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None, folders: Sequence[str]) -> _Named:
     """Count figures from item names; a queue whose configuration has no such feature is not listed."""
     if config is None:
@@ -518,11 +527,10 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
                 groups.add(lock)
                 if lock in held or entry.item.id in held or entry.item.id in by_earlier:
                     held_groups.add(lock)
-            over = entry.item.expires is not None and entry.item.expires <= now
-            expired += over
+            expired += _is_over(entry.item, now)
             bound += sticky and item_node(entry.item.text) is not None
             like = compaction_key(entry.item) if config.collapse else None
-            if like is not None and not over and (entry.item.due or 0) <= now and entry.item.id not in held:
+            if like is not None and _waits(entry.item, now, held):
                 place = f"{lane_at(entry.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)

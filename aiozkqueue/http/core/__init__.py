@@ -6,6 +6,6 @@
 ``gate`` ``keys`` ``permissions`` ``origins``   who may do what
 ``bodies`` ``splitting`` ``inflating`` ``limits`` ``parameters``   requests, read in bounded steps
 ``trace_context``      the trace of a request, for its messages
-``problems``           errors as responses
+``problems``           errors as responses; ``remedies`` states their remedies without Python
 ``shared_readings`` ``charts`` ``metrics``   figures, read once for all visitors
 """

@@ -27,8 +27,7 @@ log: Final = logging.getLogger(__name__)
 async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[int, str]], generation: int) -> list[str]:
     """Remove the locks that expired at these times; return the places of the items that this has made available."""
     dues = [paths.due_node(due, message_id) for due, message_id in ended]
-    answers = await _read(zookeeper, dues, generation)
-    due_nodes = [None if isinstance(node, NoAuthError) else node for node in answers]
+    due_nodes = [_readable(node) for node in await _read(zookeeper, dues, generation)]
     waits = [waiting(node, entry[1]) for node, entry in zip(due_nodes, ended, strict=True)]
     timed = await _read(
         zookeeper,
@@ -95,6 +94,10 @@ async def _read(zookeeper: ZooKeeper, paths: Sequence[str], generation: int) -> 
     except NoAuthError:
         answers = await read_separately(zookeeper, [(path,) for path in paths], generation=generation)
         return [node if isinstance(node, NoAuthError) else node[0] for node in answers]
+
+
+def _readable(node: Versioned | NoAuthError | None) -> Versioned | None:
+    return None if isinstance(node, NoAuthError) else node
 
 
 def _removal(
