@@ -36,6 +36,10 @@ class Released:
     taken: dict[Delivery, float] = field(default_factory=dict)
     """The earliest start of each lease, since the answer may arrive later."""
 
+    def may_have_ended(self, delivery: Delivery) -> bool:
+        """Whether a call so far may have ended this lease."""
+        return any(ended >= self.taken[delivery] for _, ended in self.calls[delivery.token])
+
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
     await run.configure(session, LEASED, zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
@@ -88,7 +92,7 @@ async def _handle(
         if what < 0.6:
             unit.status = Status.UNKNOWN  # another client may hold and end the message
             await leases.acknowledge([held_lease.token])
-            if run.loop.time() < end:
+            if run.loop.time() < end and not run.history.part(Released).may_have_ended(delivery):
                 run.decide(unit, Status.COMMITTED)
         elif what < 0.8:
             call = [run.loop.time(), float("inf")]
