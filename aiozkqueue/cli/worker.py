@@ -9,6 +9,7 @@ import sys
 import traceback
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -28,6 +29,7 @@ from aiozkqueue.worker import (
     Announced,
     Health,
     Stops,
+    UntilIdle,
     UserCodeError,
     dumping,
     load,
@@ -88,6 +90,15 @@ def worker(
             help="How long handlers may run after a stop.",
         ),
     ] = 25,
+    until_idle: Annotated[
+        float | None,
+        typer.Option(
+            "--until-idle",
+            parser=parse_duration,
+            metavar=TIME,
+            help="End when no message has come for so long.",
+        ),
+    ] = None,
     health_port: Annotated[
         int | None,
         typer.Option("--health-port", min=0, max=65535, help="The port of /live, /ready and /metrics; 0: free."),
@@ -114,14 +125,17 @@ def worker(
     MODULE:NAME is an aiozkqueue.App; or a function that takes the session, and returns listeners or a context manager
     that yields them; or, with --queue, a handler, whose annotation Delivery[T] is the type of the payload. The
     connection options replace those of an App. A killed process is replaced; the n-th has the health port plus n - 1.
-    A second signal cancels the handlers and releases their messages. `aiozkqueue dump` prints where they wait.
-    The exit status is 0 after a signal; otherwise it is that of the error of the listener that stopped.
+    A second signal cancels the handlers and releases their messages. The exit status is 0 after a signal; otherwise
+    it is that of the error of the listener that stopped.
 
     Examples:
     [dim]$ aiozkqueue worker shop:app
     $ aiozkqueue worker shop.workers:listeners --health-port 8081
     $ aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
+    if until_idle is not None and not 0 < until_idle < inf:
+        message = "--until-idle: give a duration above 0, such as 30"
+        raise typer.BadParameter(message)
     start_logs(log_level, log_format, log_config, several=processes > 1 or _SHARED in os.environ)
     _find_modules_of(Path.cwd())
     if reload:
@@ -136,7 +150,7 @@ def worker(
         factory = _factory(found, target, queue, concurrency, drain_timeout)
         opening = connection.open_app(found) if isinstance(found, zq.App) else connection.open()
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-            return runner.run(_serve(opening, factory, (health_host, health_port), drain_timeout))
+            return runner.run(_serve(opening, factory, (health_host, health_port), drain_timeout, until_idle))
     except UserCodeError as error:
         traceback.print_exception(error.__cause__)
         output.note(str(error))
@@ -159,12 +173,13 @@ async def _serve(
     factory: Callable[[zq.QueueSession], object],
     health_at: tuple[str, int | None],
     drain_timeout: float,
+    until_idle: float | None,
 ) -> Exit:
-    """Run the services of a session until a signal arrives."""
+    """Run the services of a session until a signal arrives, or until they are idle."""
     stops = Stops()
     stops.handle()  # before there are services, too: the first process of a container only ends by handled signals
     try:
-        await _run(opening, factory, health_at, drain_timeout, stops)
+        await _run(opening, factory, health_at, drain_timeout, until_idle, stops)
     except asyncio.CancelledError:
         if not stops.requested:
             raise
@@ -176,6 +191,7 @@ async def _run(
     factory: Callable[[zq.QueueSession], object],
     health_at: tuple[str, int | None],
     drain_timeout: float,
+    until_idle: float | None,
     stops: Stops,
 ) -> None:
     host, port = health_at
@@ -192,9 +208,12 @@ async def _run(
         if port is not None:
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
-        announced = (health.reporting(Announced(service)) for service in services)
+        running = [health.reporting(Announced(service)) for service in services]
+        if until_idle is not None:
+            listeners = [service for service in services if isinstance(service, zq.Listener)]
+            running.append(UntilIdle(session, until_idle, listeners, [*running]))
         try:
-            await zq.run(*announced, signals=stop_signals(), drain_timeout=drain_timeout)
+            await zq.run(*running, signals=stop_signals(), drain_timeout=drain_timeout)
         finally:
             stops.handle()
 

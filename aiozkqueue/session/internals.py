@@ -68,6 +68,8 @@ class _Settled(Protocol):
 class _Service(Protocol):
     @property
     def _tasks(self) -> list[Callable[[], Coroutine[Any, Any, object]]]: ...
+    @property
+    def _activity(self) -> tuple[int, int]: ...
 
 
 def core_of(owner: _HasCore) -> SessionCore:
@@ -133,6 +135,11 @@ def add_headers(delivery: _Settled, headers: Mapping[str, str]) -> None:
 def run_with(listener: _Service, task: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run a task whenever the listener runs; the task is cancelled when the listener ends."""
     listener._tasks.append(task)  # noqa: SLF001 - this module is the interface
+
+
+def activity_of(listener: _Service) -> tuple[int, int]:
+    """Return how many handlers of a listener run, and how many of its deliveries have ended."""
+    return listener._activity  # noqa: SLF001 - this module is the interface
 
 
 async def clean_readable(

@@ -109,6 +109,11 @@ class Listener(Generic[T_co]):
         concurrency = self._settings.concurrency
         return f"listener of queue {self._queue.name}: {self._handler_name}, concurrency {concurrency}"
 
+    @property
+    def _activity(self) -> tuple[int, int]:
+        """How many handlers run, and how many deliveries have ended."""
+        return self._busy, self._counts.handled + self._counts.failed
+
     def _summary(self) -> str:
         """Return its figures, for the log of a worker."""
         return f"{counted(self._counts.handled, 'message')} handled, {self._counts.failed} failed"

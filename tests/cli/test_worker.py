@@ -228,6 +228,22 @@ def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cl
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
 
 
+def test_a_worker_ends_by_itself_when_no_message_has_come_for_the_given_time(cli: Cli, go: Path) -> None:
+    go.touch()
+    cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
+    ended = cli("worker", "shop:slow", "--queue", "orders", "--until-idle", "3")
+    assert ended.status == 0, ended.stderr
+    assert "no listener has had a message for 3 s: stopping" in ended.stderr
+    assert {record["body"] for record in cli("peek", "done", "--json").records} == {"1", "2"}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "inf"])
+def test_a_time_in_which_no_worker_could_be_idle_is_refused(cli: Cli, go: Path, value: str) -> None:
+    assert not go.exists()
+    refused = cli("worker", "shop:slow", "--queue", "orders", f"--until-idle={value}")
+    assert (refused.status, "--until-idle" in refused.stderr) == (2, True), refused.stderr
+
+
 def test_cancelling_a_message_in_flight_ends_its_handler_and_the_worker_continues(cli: Cli, go: Path) -> None:
     assert not go.exists()
     message_id = cli("put", "orders", '{"id": 1}').text.strip()
