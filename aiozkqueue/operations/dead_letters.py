@@ -64,6 +64,9 @@ class DeadLetters(Generic[T]):
         self._checked = handle
         self._codec = codec
 
+    def __repr__(self) -> str:
+        return f"<DeadLetters of queue {self._checked.name!r}>"
+
     @property
     def _handle(self) -> QueueHandle[Runtime]:
         """The handle of the queue. Raises: SessionClosedError, WrongLoopError."""

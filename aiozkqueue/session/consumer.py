@@ -108,6 +108,9 @@ class Consumer(Generic[T]):
         self._commits = _PendingCommits(runtime.clock)
         self._idle_timer: Timer | None = None
 
+    def __repr__(self) -> str:
+        return f"<Consumer of queue {self._queue.name!r}>"
+
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
 

@@ -446,5 +446,10 @@ class QueueSession:
             msg = f"root {self._runtime.root}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error
 
+    def __repr__(self) -> str:
+        runtime = self._runtime
+        connected = "connected" if runtime.zookeeper.state is State.CONNECTED else "not connected"
+        return f"<QueueSession below {runtime.root!r}, {'closed' if runtime.closed else connected}>"
+
     def _codec(self, name: str, type_: object, adapter: TypeAdapter[Any] | None) -> Codec[Any]:
         return chosen_codec(name, type_, adapter, self._codecs)
