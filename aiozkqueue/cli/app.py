@@ -53,6 +53,7 @@ def _replace_closed_streams() -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit status. Errors that users can meet are one line on stderr."""
     _replace_closed_streams()
+    output.escape_unencodable()
     try:
         return int(
             command(arguments or sys.argv[1:] or ["--help"], prog_name="aiozkqueue", standalone_mode=False) or Exit.OK

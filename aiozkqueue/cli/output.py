@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import typer
@@ -33,8 +34,13 @@ _PREVIEW: Final = 60
 
 
 def print_json(record: Mapping[str, Json]) -> None:
-    """Print one object on one line, and flush it."""
-    sys.stdout.write(json_line(record) + "\n")
+    """Print one object on one line, and flush it. Characters that stdout's encoding does not have are escaped."""
+    line = json_line(record)
+    try:
+        line.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        line = json.dumps(record)
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
@@ -48,6 +54,12 @@ def json_line(record: Mapping[str, Json]) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def escape_unencodable() -> None:
+    """Let stdout escape the characters that its encoding does not have, as stderr does: payloads may have any."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def record_of(info: DataclassInstance) -> dict[str, Json]:
