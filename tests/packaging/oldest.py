@@ -38,7 +38,7 @@ def main(folder: Path) -> int:
     """Install the dependencies; return the status of pip."""
     shutil.rmtree(folder, ignore_errors=True)
     pinned = [f"{name}=={version}" for name, version in oldest().items()]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--target", folder]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--target", str(folder)]
     done = subprocess.run([*pip, *pinned], capture_output=True, text=True, check=False)
     if done.returncode:  # otherwise it only complains that these versions do not go with the installed packages
         sys.stderr.write(done.stderr)
