@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import typer
@@ -24,6 +23,8 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.errors import AccessDeniedError, PayloadError
 
 if TYPE_CHECKING:
+    from io import TextIOWrapper
+
     from _typeshed import DataclassInstance
     from rich.console import Console
 
@@ -58,8 +59,8 @@ def json_line(record: Mapping[str, Json]) -> str:
 
 def escape_unencodable() -> None:
     """Let stdout escape the characters that its encoding does not have, as stderr does: payloads may have any."""
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stdout.errors == "strict":
+        cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
 
 
 def record_of(info: DataclassInstance) -> dict[str, Json]:

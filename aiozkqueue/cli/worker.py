@@ -210,7 +210,7 @@ async def _run(
         stack.enter_context(settled_heap())
         running = [health.reporting(Announced(service)) for service in services]
         if until_idle is not None:
-            listeners = [service for service in services if isinstance(service, zq.Listener)]
+            listeners: list[zq.Listener[Any]] = [service for service in services if isinstance(service, zq.Listener)]
             running.append(UntilIdle(session, until_idle, listeners, [*running]))
         try:
             await zq.run(*running, signals=stop_signals(), drain_timeout=drain_timeout)
