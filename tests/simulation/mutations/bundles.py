@@ -287,9 +287,9 @@ def lanes_counted_before_the_records(patch: pytest.MonkeyPatch) -> None:
     claimed, collect = operations_bundles.claimed_bundles, vars(operations_bundles)["collect_children"]
     listed: dict[str, Any] = {}
 
-    async def lanes_first(handle: Any) -> dict[str, tuple[int, bool]]:
+    async def lanes_first(handle: Any, unreadable: Any = None) -> dict[str, tuple[int, bool]]:
         listed[handle.paths.items] = await collect(handle, handle.paths.items, lambda: Matching(is_bundle))
-        return await claimed(handle)
+        return await claimed(handle, unreadable)
 
     async def known(handle: Any, folder: str, make: Any) -> Any:
         return listed.pop(folder) if folder in listed else await collect(handle, folder, make)
