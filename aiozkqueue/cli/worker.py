@@ -96,7 +96,7 @@ def worker(
             "--until-idle",
             parser=parse_duration,
             metavar=TIME,
-            help="End when no message has come for so long.",
+            help="End after this time without a message.",
         ),
     ] = None,
     health_port: Annotated[

@@ -94,7 +94,7 @@ class Neglect(NamedTuple):
 
     reaped: int
     resumed: Resumed
-    """What the next pass needs to know."""
+    """The fact that the next pass gets; see `reassign_neglected`."""
 
 
 async def reassign_neglected(handle: QueueHandle[Runtime], resumed: object) -> Neglect:

@@ -64,7 +64,7 @@ class Pass(NamedTuple):
 
     cleaned: Cleaned
     facts: Mapping[str, object] = {}
-    """What the record states for the next pass."""
+    """Facts for the next pass, which are stored in the record."""
 
 
 class Duty:

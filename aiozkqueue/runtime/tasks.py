@@ -47,7 +47,8 @@ def start_task(
 ) -> None:
     """Start a task in a group, also from a callback of the event loop.
 
-    If sniffio is installed, anyio asks it which library runs, and outside tasks sniffio only knows if it was told.
+    If sniffio is installed, anyio asks it which library runs. Outside tasks, sniffio knows only the name that is set
+    here.
     """
     if _sniffed is None:
         group.start_soon(function, *args, name=name)

@@ -194,7 +194,7 @@ def test_a_job_with_invalid_times_is_refused_when_it_is_declared() -> None:
 def test_a_job_with_an_unknown_mode_of_its_unique_key_is_refused_when_it_is_declared() -> None:
     async def nightly(_: zq.Delivery[bytes]) -> None: ...
 
-    declared = zq.App("127.0.0.1:1").cron("@daily", unique="some")  # type: ignore[arg-type]
+    declared = zq.App("127.0.0.1:1").cron("@daily", unique="some")  # type: ignore[arg-type]  # it is refused at run time
     with pytest.raises(zq.InvalidOptionError, match="unique='some'"):
         declared(nightly)
 
