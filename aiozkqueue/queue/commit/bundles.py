@@ -45,16 +45,15 @@ def end_bundled(
     if hold.gone:
         return
     if disposition.kind == "unlock":
-        # The fence: with a message that stays in a bundle, this write is refused if the bundle is lost.
-        hold.count_attempt(claim.position, claim.attempts_made)
+        hold.count_attempt(claim.position, claim.attempts_made)  # the fence, see below
     elif disposition.kind != "release":
         hold.end(claim.position)
     elif stays(claim, disposition):
         if claim.delivered:
             claim.error = disposition.error
             hold.note_error(claim.position, claim.error)
-            if not claim.recorded:
-                hold.count_attempt(claim.position, claim.attempts + 1)
+            # Also the fence, even if the attempt is already counted: this write is refused if the bundle is lost.
+            hold.count_attempt(claim.position, claim.attempt)
     else:
         yield from _leave(claim, disposition, due, composition)
 

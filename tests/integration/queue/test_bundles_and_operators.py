@@ -40,6 +40,26 @@ async def test_claims_released_by_force_are_lost_and_their_messages_are_redelive
     assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[:40])
 
 
+@pytest.mark.parametrize("bundle", [1, 64])
+@pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["uncounted", "counted"])
+async def test_a_commit_that_only_releases_a_message_fails_if_its_claim_was_released_by_force(
+    session: zq.QueueSession, other: zq.QueueSession, bundle: int, policy: zq.Policy
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=bundle, policy=policy))
+    await queue.put_many(BODIES[:40])
+    async with session.transaction() as tx:
+        message = await tx.take(queue)
+        assert message is not None
+        assert await other.queue("jobs").admin.release_claims() > 0
+        tx.release(message, delay=0)
+        tx.put("seen", message.body)
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+    assert await session.queue("seen").size() == 0
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[:40])
+
+
 async def test_a_message_that_another_session_has_taken_by_force_is_not_delivered_to_its_old_holder_again(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
