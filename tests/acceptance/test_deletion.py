@@ -395,6 +395,27 @@ async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
 
 
+@pytest.mark.parametrize("existed", [True, False])
+async def test_a_put_creates_a_queue_again_that_was_deleted_before_its_configuration_was_read(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str, *, existed: bool
+) -> None:
+    distant = await open_session(zookeeper_proxy.hosts)
+    if existed:
+        await session.queue("jobs").configure(zq.QueueConfig())
+        await session.queue("jobs").admin.delete()
+    path = f"{queue_root}/jobs".encode()
+    read = zookeeper_proxy.hold_request(
+        lambda request: request.opcode == Opcode.GET_DATA and request.body[4:-1] == path, nth=2
+    )
+    putting = asyncio.create_task(distant.queue("jobs").put(b"1"))
+    await read.struck()
+    await session.queue("jobs").admin.delete()
+    read.release()
+    await putting
+    assert await session.queue("jobs").exists()
+    assert (await take_one(session)).value == b"1"
+
+
 async def test_two_sessions_delete_a_large_queue_at_once(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:

@@ -591,9 +591,11 @@ class QueueState:
         try:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
-            data, stat = await self._create_queue(opening, None)
+            await self._create_queue(opening, None)
+            return  # read it: it may have been deleted since
         if is_deleted(data):
-            data, stat = await self._create_queue(opening, stat.version)
+            await self._create_queue(opening, stat.version)
+            return
         config = configuration_of(paths, data)
         self._choice.compare(config.policy)
         if config.policy is None and self._choice.initial is not None:
@@ -617,7 +619,7 @@ class QueueState:
         self._choice.settled()
         self._adopt(config, stat)
 
-    async def _create_queue(self, opening: Opening, deleted: int | None) -> Node:
+    async def _create_queue(self, opening: Opening, deleted: int | None) -> None:
         """Create the queue. ``deleted`` is the version of the znode that an earlier queue has left; None: none.
 
         Raises: NotFoundError: it is not to be created; ZooKeeperError: MultiError also if another process was faster.
@@ -639,7 +641,6 @@ class QueueState:
             await self._zookeeper.ensure(parent_of(entry))
             znodes += [] if await self._zookeeper.exists(entry) else [entry]
         await self._zookeeper.multi([base, *map(Create, znodes)])
-        return await self._zookeeper.read(paths.base)
 
     def _adopt(self, config: StoredConfig, stat: Stat) -> None:
         """Replace the snapshot by the one of a configuration that has been read."""
