@@ -225,8 +225,11 @@ def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> It
     )
     yield _gauge(
         "aiozkqueue_queue_unreadable",
-        "1 if a queue could not be read: access denied, a configuration that does not decode, or too slow.",
-        (*((queue, 0) for queue in samples), *((queue, 1) for queue in unreadable)),
+        "1 if a queue or a part of it could not be read: access denied, undecodable configuration, or too slow.",
+        (
+            *((queue, bool(sample.unreadable)) for queue, sample in samples.items()),
+            *((queue, 1) for queue in unreadable),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import deque
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiozkqueue.errors import AccessDeniedError, PayloadError, QueueError, SessionClosedError
@@ -20,7 +21,16 @@ from aiozkqueue.operations.bundles import count_bundled, count_put_more
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.oldest import Oldest, oldest_waiting
 from aiozkqueue.operations.queue_names import is_queue_name
-from aiozkqueue.operations.stats import configuration, count, count_scheduled, count_staged, lanes_of, read_folders
+from aiozkqueue.operations.refusals import Refusals
+from aiozkqueue.operations.stats import (
+    configuration,
+    count_for,
+    count_scheduled,
+    count_staged,
+    counted_folders,
+    lanes_of,
+    read_folders,
+)
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
@@ -70,6 +80,8 @@ class Sample(NamedTuple):
     paused: bool
     max_size: int | None
     """The maximum number of messages; None: unlimited."""
+    unreadable: Mapping[str, str] = MappingProxyType({})
+    """The names of figures that leave out something that this user may not read, each with the reason."""
 
     @property
     def delayed(self) -> int:
@@ -89,6 +101,17 @@ class _Bundles(NamedTuple):
     average: float
     """The messages of bundles beyond one for each znode, for each znode of the queue."""
     in_flight: int
+    refused: Sequence[AccessDeniedError]
+    """The errors of records that this user may not read."""
+
+
+class _Search(NamedTuple):
+    """The last search for the oldest waiting message."""
+
+    at: float = float("-inf")
+    found: Oldest | None = None
+    refused: Sequence[AccessDeniedError] = ()
+    """The errors of znodes that this user may not read."""
 
 
 class UnreadableError(QueueError):
@@ -111,10 +134,11 @@ class Sampler:
         self._history: dict[str, deque[Sample]] = {}
         self._latest: dict[str, Sample] = {}
         self._unreadable: dict[str, str] = {}
+        self._partly: dict[str, str] = {}
         self._omitted: list[str] = []
         self._slow: dict[str, float] = {}
         self._listed: dict[tuple[str, str], tuple[float, int]] = {}
-        self._oldest: dict[str, tuple[float, Oldest | None]] = {}
+        self._oldest: dict[str, _Search] = {}
         self._bundles: dict[str, _Bundles] = {}
         self._sampled_at = float("-inf")
         self._kept = float("-inf")
@@ -154,9 +178,11 @@ class Sampler:
                     samples[name] = await self._try(name)
                 except UnreadableError as error:
                     unreadable[name] = str(error)
-            for name in sorted(unreadable.keys() - self._unreadable.keys()):
-                log.warning("%s", unreadable[name], extra={"queue": name})
+            partly = {name: reason for name, sample in samples.items() if (reason := _partly(name, sample)) is not None}
+            for name in sorted({**unreadable, **partly}.keys() - {**self._unreadable, **self._partly}.keys()):
+                log.warning("%s", {**unreadable, **partly}[name], extra={"queue": name})
             self._latest, self._unreadable, self._omitted = samples, unreadable, known[MOST_QUEUES:]
+            self._partly = partly
             self._listed = {key: counted for key, counted in self._listed.items() if key[0] in samples}
             self._oldest = {name: oldest for name, oldest in self._oldest.items() if name in samples}
             self._bundles = {name: bundles for name, bundles in self._bundles.items() if name in samples}
@@ -191,6 +217,11 @@ class Sampler:
     def unreadable(self) -> dict[str, str]:
         """The reasons why queues could not be read the last time, by name."""
         return self._unreadable
+
+    @property
+    def partly_unreadable(self) -> dict[str, str]:
+        """The reasons why the last samples of queues leave something out, by name."""
+        return self._partly
 
     @property
     def omitted(self) -> Sequence[str]:
@@ -244,18 +275,28 @@ class Sampler:
         runtime, paths = handle.runtime, handle.paths
         config = await configuration(handle)
         stats: dict[str, Stat] = {}
-        put_into_gone = await read_folders(handle, config, stats, _folders_of)
+        refusals, put, staged = Refusals(), 0, 0
+        with refusals.of("size", "put") as refused:
+            put += await read_folders(handle, config, stats, partial(_folders_of, unreadable=refused), refused)
+        with refusals.of("put"):
+            put += await count_put_more(handle)
+        put += sum(stat.children_created for stat in stats.values())
         counts = {folder: stat.num_children for folder, stat in stats.items()}
         locks, due, dead, consumers = await asyncio.gather(
-            *(count(handle, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
+            *(count_for(handle, path, refusals, figures) for path, figures in counted_folders(paths)[:4])
         )
-        ended = await self._list_for(name, "ended", partial(count_ended, handle)) if due else 0
-        later = any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
-        scheduled = await self._list_for(name, "scheduled", partial(count_scheduled, handle, counts)) if later else 0
-        staged = await count_staged(handle, config)
+        ended = scheduled = 0
+        with refusals.of("retrying"):
+            ended = await self._list_for(name, "ended", partial(count_ended, handle)) if due else 0
+        if any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/")):
+            with refusals.of("scheduled"):
+                scheduled = await self._list_for(name, "scheduled", partial(count_scheduled, handle, counts))
+        with refusals.of("in_flight"):
+            staged = await count_staged(handle, config)
         more, in_bundles = 0, 0
         if config is not None and config.bundled:
-            more, in_bundles = await self._count_bundled(handle, counts)
+            with refusals.of("size", "in_flight") as refused:
+                more, in_bundles = await self._count_bundled(handle, counts, refused)
         sample = Sample(
             at=time.time(),
             size=sum(counts.values()) + more,
@@ -264,16 +305,21 @@ class Sampler:
             scheduled=scheduled,
             dead=dead,
             consumers=consumers,
-            put=sum(stat.children_created for stat in stats.values()) + put_into_gone + await count_put_more(handle),
+            put=put,
             oldest=None,
             paused=config is not None and bool(config.paused),
             max_size=None if config is None else config.max_size or None,
+            unreadable=refusals.figures,
         )
-        oldest = await self._find_oldest(handle, config, counts, sample, locks)
+        oldest: int | None = None
+        with refusals.of("oldest") as refused:
+            oldest = await self._find_oldest(handle, config, counts, sample, locks, refused=refused)
         # On the system's clock, like the other times here; an injected clock may be ahead of it.
         return sample if oldest is None else sample._replace(oldest=oldest / 1000 - runtime.clock.moved)
 
-    async def _count_bundled(self, handle: QueueHandle[Runtime], counts: Mapping[str, int]) -> tuple[int, int]:
+    async def _count_bundled(
+        self, handle: QueueHandle[Runtime], counts: Mapping[str, int], refused: list[AccessDeniedError]
+    ) -> tuple[int, int]:
         """Return the messages of bundles beyond one for each znode: all, and those in flight.
 
         The bundles of a deep queue are listed once a minute. In between, the average of that time is used.
@@ -282,11 +328,13 @@ class Sampler:
         bundles = self._bundles.get(handle.name)
         deep = znodes > LISTED
         if not deep or (znodes <= MOST_LISTED and (bundles is None or time.monotonic() - bundles.at > RETRY)):
-            found = await count_bundled(handle, counts)
-            bundles = _Bundles(time.monotonic(), sum(found.more.values()) / max(1, znodes), found.in_flight)
+            unread: list[AccessDeniedError] = []
+            found = await count_bundled(handle, counts, unread)
+            bundles = _Bundles(time.monotonic(), sum(found.more.values()) / max(1, znodes), found.in_flight, unread)
             self._bundles[handle.name] = bundles
         if bundles is None:
             return 0, 0
+        refused += bundles.refused
         return round(bundles.average * znodes), bundles.in_flight
 
     async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
@@ -307,31 +355,38 @@ class Sampler:
         counts: Mapping[str, int],
         sample: Sample,
         locks: int,
+        *,
+        refused: list[AccessDeniedError],
     ) -> int | None:
         """Return since when the oldest waiting message waits, ms; None if no message waits, or if it is unknown.
 
         The last known one is searched for again if it is taken, or if an older one may have been released; in a deep
         queue only once a minute.
         """
-        searched_at, oldest = self._oldest.pop(handle.name, (float("-inf"), None))
+        last = self._oldest.pop(handle.name, _Search())
         if not sample.waiting:
             return None
         znodes = sum(counts.values())
-        taken = oldest is None or await self._is_taken(handle, oldest)
+        taken = last.found is None or await self._is_taken(handle, last.found)
         if znodes <= LISTED:
             again = taken or locks > 0
         else:
-            again = taken and znodes <= MOST_LISTED and time.monotonic() - searched_at > RETRY
+            again = taken and znodes <= MOST_LISTED and time.monotonic() - last.at > RETRY
         if again:
-            searched_at = time.monotonic()
-            oldest = await oldest_waiting(handle, config, [folder for folder, number in counts.items() if number])
-        elif taken and time.monotonic() - searched_at > RETRY:
-            oldest = None
-        self._oldest[handle.name] = searched_at, oldest
-        return None if oldest is None else oldest.since
+            unread: list[AccessDeniedError] = []
+            at, used = time.monotonic(), [folder for folder, number in counts.items() if number]
+            last = _Search(at, await oldest_waiting(handle, config, used, unread), unread)
+        elif taken and time.monotonic() - last.at > RETRY:
+            last = _Search(last.at)
+        self._oldest[handle.name] = last
+        refused += last.refused
+        return None if last.found is None else last.found.since
 
     async def _is_taken(self, handle: QueueHandle[Runtime], oldest: Oldest) -> bool:
-        item, lock = await asyncio.gather(*map(handle.zookeeper.exists, (oldest.path, oldest.lock)))
+        try:
+            item, lock = await asyncio.gather(*map(handle.zookeeper.exists, (oldest.path, oldest.lock)))
+        except NoAuthError:  # another user has locked it, or protects it
+            return True
         return item is None or lock is not None
 
 
@@ -361,9 +416,11 @@ def rates_between(earlier: Counted, later: Counted) -> Rates:
     return Rates(put / seconds, max(0, put - (later.size - earlier.size)) / seconds)
 
 
-async def _folders_of(handle: QueueHandle[Runtime], config: StoredConfig | None) -> list[str]:
+async def _folders_of(
+    handle: QueueHandle[Runtime], config: StoredConfig | None, unreadable: list[AccessDeniedError]
+) -> list[str]:
     """Return the folders to read. Raises: UnreadableError: there are too many; as `lanes_of`."""
-    folders = await lanes_of(handle, config)
+    folders = await lanes_of(handle, config, unreadable)
     if len(folders) > MOST_FOLDERS:
         msg = (
             f"queue {handle.name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
@@ -371,3 +428,11 @@ async def _folders_of(handle: QueueHandle[Runtime], config: StoredConfig | None)
         )
         raise UnreadableError(msg)
     return folders
+
+
+def _partly(name: str, sample: Sample) -> str | None:
+    """Return why a sample leaves something out; None if it does not."""
+    if not sample.unreadable:
+        return None
+    figures, reason = ", ".join(sample.unreadable), next(iter(sample.unreadable.values()))
+    return f"queue {name!r}: not everything may be read for {figures}: {reason}"

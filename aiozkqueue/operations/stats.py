@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import (
     EMPTY_HEADER,
     HOUR,
@@ -43,17 +43,21 @@ from .ended_locks import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, list_children, locked_ids, walk
 from .oldest import oldest_waiting
+from .refusals import Refusals, kept
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
+    from aiozkqueue.errors import AccessDeniedError
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Stat
 
+
+log: Final = logging.getLogger(__name__)
 
 #: Folders that are read in one request.
 PAGE: Final = 200
@@ -176,26 +180,21 @@ async def lanes_of(
     found = [handle.paths.at(lane) for lane in config.lanes]
     if config.scheduled:
         later = handle.paths.later
-        with _kept(unreadable):
+        with kept(unreadable):
             found += [f"{later}/{hour}" for hour in sorted(await list_children(handle, later))]
     return found
 
 
-@contextmanager
-def _kept(unreadable: list[AccessDeniedError] | None) -> Iterator[None]:
-    """Add an error of the block to the list, if there is one. Raises: AccessDeniedError: there is no list."""
-    try:
-        yield
-    except AccessDeniedError as error:
-        if unreadable is None:
-            raise
-        unreadable.append(error)
+async def stat_lanes(
+    handle: QueueHandle[Runtime], unreadable: list[AccessDeniedError] | None = None
+) -> dict[str, Stat]:
+    """Read the stat of each of the `lanes` of a queue, without listing any. See `lanes_of` for ``unreadable``.
 
-
-async def stat_lanes(handle: QueueHandle[Runtime]) -> dict[str, Stat]:
-    """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
+    Raises: as `configuration`.
+    """
     found: dict[str, Stat] = {}
-    await stat_folders(handle, await lanes(handle), found)
+    folders = await lanes_of(handle, await configuration(handle), unreadable)
+    await stat_folders(handle, folders, found, unreadable)
     return found
 
 
@@ -230,10 +229,10 @@ async def _count_gone(
         return 0
     gone = 0
     if config.scheduled:
-        with _kept(unreadable), suppress(NoNodeError), translate_denials(handle.name):
+        with kept(unreadable), suppress(NoNodeError), translate_denials(handle.name):
             gone += read_removed((await zookeeper.read(paths.later)).data)
     if config.gave_up_lanes:
-        with _kept(unreadable):
+        with kept(unreadable):
             names = await list_children(handle, paths.lanes)
             former = {paths.items, *(f"{paths.lanes}/{name}" for name in names)}.difference(map(paths.at, config.lanes))
             found: dict[str, Stat] = {}
@@ -256,7 +255,7 @@ async def stat_folders(
     stats: dict[str, Stat | None] = {}
 
     async def read(path: str) -> None:
-        with _kept(unreadable), translate_denials(handle.name):
+        with kept(unreadable), translate_denials(handle.name):
             stats[path] = await handle.zookeeper.exists(path)
 
     for start in range(0, len(folders), PAGE):
@@ -276,14 +275,22 @@ def znodes_of(stats: Mapping[str, Stat]) -> dict[str, int]:
 
 
 async def size(handle: QueueHandle[Runtime]) -> int:
-    """Count the messages in all lanes."""
+    """Count the messages in all lanes; what this user may not read is left out, with a warning in the log.
+
+    Raises: AccessDeniedError, PayloadError: the configuration cannot be read.
+    """
     config = await configuration(handle)
     found: dict[str, Stat] = {}
-    await stat_folders(handle, await lanes_of(handle, config), found)
-    bundled = 0
+    refused: list[AccessDeniedError] = []
+    await stat_folders(handle, await lanes_of(handle, config, refused), found, refused)
+    number = sum(stat.num_children for stat in found.values())
     if config is not None and config.bundled:
-        bundled = sum((await count_bundled(handle, znodes_of(found))).more.values())
-    return bundled + sum(stat.num_children for stat in found.values())
+        with kept(refused):
+            number += sum((await count_bundled(handle, znodes_of(found), refused)).more.values())
+    if refused:
+        msg = "queue %s: the size leaves out what this user may not read: %s"
+        log.warning(msg, handle.name, refused[0], extra={"queue": handle.name})
+    return number
 
 
 async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueStats:
@@ -307,18 +314,17 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
             oldest=None,
         )
     config = await configuration(handle)
-    unreadable: dict[str, AccessDeniedError] = {}
-    counts = await asyncio.gather(*(_count(handle, path, unreadable, figures) for path, figures in _folders(paths)))
+    refusals = Refusals()
+    counts = await asyncio.gather(
+        *(count_for(handle, path, refusals, figures) for path, figures in counted_folders(paths))
+    )
     locks, due, dead, consumers, waiting, keys, tags = counts
     reader = _FigureReader(handle, config)
     incomplete: set[str] = set()
     for read, figures in reader.parts(timed_locks=bool(due)):
-        with _kept(reader.unreadable):
+        with refusals.of(*figures) as reader.unreadable:
             if not await budget.allows(read()):
                 incomplete.update(figures)
-        for error in reader.unreadable:
-            unreadable |= dict.fromkeys(figures, error)
-        reader.unreadable.clear()
     return QueueStats(
         queue=handle.name,
         size=sum(reader.held.values()),
@@ -345,11 +351,11 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
         tags=tags,
         records=reader.records,
         incomplete=tuple(figure.name for figure in fields(QueueStats) if figure.name in incomplete),
-        unreadable={figure: str(error) for figure, error in unreadable.items()},
+        unreadable=refusals.figures,
     )
 
 
-def _folders(paths: QueuePaths) -> list[tuple[str, tuple[str, ...]]]:
+def counted_folders(paths: QueuePaths) -> list[tuple[str, tuple[str, ...]]]:
     """Return the folders whose children are counted, and the figures that depend on each."""
     return [
         (paths.locks, ("in_flight",)),
@@ -362,14 +368,11 @@ def _folders(paths: QueuePaths) -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
-async def _count(
-    handle: QueueHandle[Runtime], path: str, unreadable: dict[str, AccessDeniedError], figures: Sequence[str]
-) -> int:
-    """Count the children of a folder; if this user may not read it, add its error to each of these figures."""
+async def count_for(handle: QueueHandle[Runtime], path: str, refusals: Refusals, figures: Sequence[str]) -> int:
+    """Count the children of a folder; if this user may not read it, add the refusal to these figures."""
     refused: list[AccessDeniedError] = []
     number = await count(handle, path, refused)
-    for error in refused:
-        unreadable |= dict.fromkeys(figures, error)
+    refusals.add(refused, figures)
     return number
 
 

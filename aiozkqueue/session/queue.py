@@ -274,6 +274,8 @@ class Queue(Destination[T]):
     async def size(self) -> int:
         """Count all messages: waiting, in flight and delayed; 0 if the queue does not exist.
 
+        Messages in folders that this user may not read are left out, and a warning in the log names such a folder.
+
         Raises: as `stats`.
         """
         return await stats.size(self._handle)

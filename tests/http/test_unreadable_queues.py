@@ -94,6 +94,28 @@ async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_rest_as_us
         assert answer.json() == {"message": "an ACL does not allow this; the log of this server names the znode"}
 
 
+async def test_a_queue_with_an_unreadable_hour_is_shown_without_it_and_named(
+    service: Service, session: zq.QueueSession, browser: httpx.AsyncClient, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"1")
+    await session.queue("jobs").put(b"2", delay=86_400)
+    [hour] = await server_view.children(f"{queue_root}/jobs/later")
+    sealed = f"{queue_root}/jobs/later/{hour}"
+    await set_acl(server_view, sealed, readable=False)
+
+    async def shown() -> bool:
+        overview = (await browser.get("/")).text
+        return '/queues/jobs">jobs</a>' in overview and "Parts of queues that cannot be read" in overview
+
+    await eventually(shown)
+    page = await browser.get("/queues/jobs")
+    assert (page.status_code, sealed in page.text) == (200, True)
+    assert (await service.get("/queue/1/jobs/size")).json() == 1
+    lines = (await service.get("/metrics")).text.splitlines()
+    assert 'aiozkqueue_queue_messages{queue="jobs"} 1.0' in lines
+    assert 'aiozkqueue_queue_unreadable{queue="jobs"} 1.0' in lines
+
+
 async def test_a_change_that_an_acl_refuses_is_not_shown_as_a_page_that_cannot_be_read(
     session: zq.QueueSession, browser: httpx.AsyncClient, zookeeper: str, queue_root: str
 ) -> None:

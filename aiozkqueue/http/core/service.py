@@ -120,7 +120,7 @@ class QueueService:
         return await self._queue(name).size() if await self._exists(name) else 0
 
     async def claimed(self, name: str) -> int:
-        """Count the active claims: messages in flight, and retrying ones, which include leases."""
+        """Count the active claims that may be read: messages in flight, and retrying ones, which include leases."""
         if not await self._exists(name):
             return 0
         handle = handle_of(self._queue(name))
@@ -129,7 +129,8 @@ class QueueService:
             return 0
         config, in_bundles = await configuration(handle), 0
         if config is not None and config.bundled:  # the lock of a bundle holds several messages
-            in_bundles = (await count_bundled(handle, znodes_of(await stat_lanes(handle)))).in_flight
+            folders = znodes_of(await stat_lanes(handle, refused := []))
+            in_bundles = (await count_bundled(handle, folders, refused)).in_flight
         staged = await count_staged(handle, config)
         return max(0, locks + in_bundles - staged - await count_ended(handle))
 

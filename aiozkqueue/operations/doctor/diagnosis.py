@@ -268,14 +268,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
             else "until then, programs of this version can neither put into the queue nor take from it",
         )
         return
-    if not facts.complete:
-        rest = f"; {counted(facts.lanes_left, 'lane')} {_was(facts.lanes_left)} not listed" if facts.lanes_left else ""
-        yield Finding(
-            Severity.WARNING,
-            name,
-            f"only a part of it was checked within the time budget{rest}",
-            f"allow more time with `aiozkqueue doctor --budget 10m {name}`",
-        )
+    yield from _of_reading(facts)
     for folder in (*facts.lanes, *facts.folders):
         yield from _of_listing(name, folder, ensemble.request_limit, lane=folder in facts.lanes)
     for lane in facts.lanes:
@@ -307,6 +300,24 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         )
     yield from _of_leftovers(facts)
     yield from _of_acls(name, facts.open_to_all, facts.readable_by_all, ensemble)
+
+
+def _of_reading(facts: QueueFacts) -> Iterator[Finding]:
+    if not facts.complete:
+        rest = f"; {counted(facts.lanes_left, 'lane')} {_was(facts.lanes_left)} not listed" if facts.lanes_left else ""
+        yield Finding(
+            Severity.WARNING,
+            facts.name,
+            f"only a part of it was checked within the time budget{rest}",
+            f"allow more time with `aiozkqueue doctor --budget 10m {facts.name}`",
+        )
+    for reason in facts.unread:
+        yield Finding(
+            Severity.ERROR,
+            facts.name,
+            f"this user may not read a part of it, which was not checked: {reason}",
+            "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)",
+        )
 
 
 def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:

@@ -144,3 +144,5 @@ class QueueFacts:
     """The pins that have protected the history from clean-up for a day."""
     open_to_all: Sequence[str] = ()
     readable_by_all: Sequence[str] = ()
+    unread: Sequence[str] = ()
+    """Why parts of the queue could not be read: this user may not. The other facts leave them out."""

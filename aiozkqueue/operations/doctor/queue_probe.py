@@ -7,7 +7,7 @@ the znodes that they depend on, and reads a suspected problem a second time.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -39,7 +39,7 @@ from .facts import FolderFacts, QueueFacts
 from .lane_summary import FolderNames, LaneFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.operations.batch_writers import WriterInfo
@@ -101,9 +101,10 @@ class QueueProbe:
         self._writers: Sequence[WriterInfo] = ()
         self._old_pins: Sequence[str] = ()
         self._open: tuple[list[str], list[str]] = ([], [])
+        self._denied: list[str] = []
 
     async def run(self) -> None:
-        """Read everything. Raises: NoNodeError, NoAuthError: of the zookeeper package."""
+        """Read everything that this user may read. Raises: NoNodeError of the zookeeper package."""
         paths = self._paths
         collectors: dict[str, Callable[[], FolderNames]] = {
             paths.metas: partial(FolderNames, None, record_id),
@@ -113,17 +114,31 @@ class QueueProbe:
             paths.consumers: partial(FolderNames, OBSTACLE_SAMPLE),
         }
         for folder, collector in collectors.items():
-            self._folders[folder] = await self._list(folder, collector)
+            self._folders[folder] = FolderNames()
+            with self._allowed():
+                self._folders[folder] = await self._list(folder, collector)
         for folder, listed in self._folders.items():
-            stat = await self._zookeeper.exists(folder)
-            self._folder_facts.append(_folder(folder, listed.count, listed.size, stat))
+            with self._allowed():
+                stat = await self._zookeeper.exists(folder)
+                self._folder_facts.append(_folder(folder, listed.count, listed.size, stat))
         self._retrying = await self._count_retrying()
-        self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
-        pins = await below(self._zookeeper, paths.pins)
-        self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
+        with self._allowed():
+            self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
+        with self._allowed():
+            pins = await below(self._zookeeper, paths.pins)
+            self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
         self._over_quota = await self._is_over_quota()
+        before = len(self._denied)
         await self._read_lanes()
-        await self._judge()
+        await self._judge(all_lanes=len(self._denied) == before)
+
+    @contextmanager
+    def _allowed(self) -> Iterator[None]:
+        """Leave out the rest of the block if this user may not read something, and keep the reason."""
+        try:
+            yield
+        except (NoAuthError, AccessDeniedError) as error:
+            self._denied.append(str(error))
 
     def facts(self, *, complete: bool) -> QueueFacts:
         """Return the facts found so far."""
@@ -158,23 +173,31 @@ class QueueProbe:
             old_pins=self._old_pins,
             open_to_all=self._open[0],
             readable_by_all=self._open[1],
+            unread=list(dict.fromkeys(self._denied)),
         )
 
     async def _read_lanes(self) -> None:
-        """List each lane and each hour that is not empty. `run` has listed their locks and records before."""
+        """List each lane and each hour that is not empty; `run` has listed their locks and records before."""
         paths, config = self._paths, self._config
-        hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
+        hours: list[str] = []
+        if config.scheduled:
+            with self._allowed():
+                hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)]
         self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
         lock_ids, meta_ids = self._folders[paths.locks].ids, self._folders[paths.metas].ids
         ended, now = await self._ended_in_bundles(), milliseconds_in(self._now)
         new_lane = partial(LaneFacts, lock_ids, meta_ids, OBSTACLE_SAMPLE, ended, now)
         for start in range(0, len(self._wanted_lanes), PAGE):
             page = self._wanted_lanes[start : start + PAGE]
-            stats = await asyncio.gather(*map(self._zookeeper.exists, page))
+            stats = await asyncio.gather(*map(self._zookeeper.exists, page), return_exceptions=True)
             for path, stat in zip(page, stats, strict=True):
-                lane = new_lane()
-                if stat is not None and stat.num_children:
-                    lane = await self._list(path, new_lane)
+                try:
+                    if isinstance(stat, BaseException):
+                        raise stat
+                    lane = await self._list(path, new_lane) if stat is not None and stat.num_children else new_lane()
+                except NoAuthError as error:
+                    self._denied.append(str(error))
+                    continue
                 self._lanes[path] = lane
                 foreign = iter(lane.foreign)
                 while part := list(islice(foreign, PAGE)):
@@ -186,9 +209,9 @@ class QueueProbe:
         """Return the number of ended messages of each bundle that was claimed; none if their records are denied."""
         if not self._config.bundled:
             return {}
+        handle = QueueHandle(self._runtime, self._runtime.queue_state(self._paths.name))
         with suppress(AccessDeniedError):  # `doctor` reports unreadable records
-            claimed = await claimed_bundles(QueueHandle(self._runtime, self._runtime.queue_state(self._paths.name)))
-            return {bundle: ended for bundle, (ended, _) in claimed.items()}
+            return {bundle: ended for bundle, (ended, _) in (await claimed_bundles(handle, [])).items()}
         return {}
 
     async def _list(self, path: str, collector: Callable[[], C]) -> C:
@@ -209,25 +232,33 @@ class QueueProbe:
             await asyncio.sleep(0)
         return retrying
 
-    async def _judge(self) -> None:
-        """Find leftovers, obstacles and znodes that are open to everyone, after all lanes have been listed."""
+    async def _judge(self, *, all_lanes: bool) -> None:
+        """Find leftovers, obstacles and znodes that are open to everyone, after the lanes have been listed.
+
+        Whether a message is gone is known only if all lanes were listed.
+        """
         zookeeper, paths = self._zookeeper, self._paths
         locks, metas, dues = (self._folders[folder].names for folder in (paths.locks, paths.metas, paths.due))
         # The lanes have removed the ids of their items from these sets.
         of_locks, of_metas = self._folders[paths.locks].ids, self._folders[paths.metas].ids
-        async for bad in bad_locks(zookeeper, paths, locks, self._now, of_locks):
-            self._leftovers.add(bad)
-        async for names in orphan_dues(zookeeper, paths, dues):
-            self._leftovers.dues.extend(names)
-        async for page in orphan_metas(zookeeper, paths, metas, lambda found: found is None or found in of_metas):
-            self._leftovers.metas.extend(record.name for record in page)
+        with self._allowed():
+            async for bad in bad_locks(zookeeper, paths, locks, self._now, of_locks if all_lanes else ()):
+                self._leftovers.add(bad)
+        with self._allowed():
+            async for names in orphan_dues(zookeeper, paths, dues):
+                self._leftovers.dues.extend(names)
+        if all_lanes:
+            with self._allowed():
+                async for page in orphan_metas(zookeeper, paths, metas, lambda own: own is None or own in of_metas):
+                    self._leftovers.metas.extend(record.name for record in page)
         await clear_gradually(*of_locks.parts, *of_metas.parts)
         samples = {path: lane.sample for path, lane in self._lanes.items()}
         messages = {**samples, paths.metas: metas}
         self._obstacles = await self._find_obstacles(
             [f"{folder}/{name}" for folder, names in messages.items() for name in names[:OBSTACLE_SAMPLE]]
         )
-        self._bad_tags = await bad_records(zookeeper, paths, OBSTACLE_SAMPLE)
+        with self._allowed():
+            self._bad_tags = await bad_records(zookeeper, paths, OBSTACLE_SAMPLE)
         listed = {**samples, **{folder: listed.names for folder, listed in self._folders.items()}}
         children = [f"{folder}/{name}" for folder, names in listed.items() for name in names[:ACL_SAMPLE]]
         self._open = await open_znodes(zookeeper, [paths.base, paths.lanes, *listed, *children])

@@ -257,6 +257,58 @@ async def test_stats_reports_what_can_be_read_and_names_the_figures_that_leave_s
         assert stats.size == 3
 
 
+#: Znodes of a queue with bundles, and the figures of a sample that leave something out if they may not be read.
+SAMPLED = {
+    "locks": {"in_flight"},
+    "due": {"in_flight", "retrying", "oldest"},
+    "due/1796030060579-Fo0reign0000000001": {"oldest"},
+    "dlq": {"dead_letters"},
+    "consumers": {"consumers"},
+    "bundled": {"put"},
+    "meta": {"size", "in_flight"},
+    "meta/bundle-Fo0reign0000000001": {"size", "in_flight"},
+    "later": {"size", "put"},
+    "later/HOUR": {"size", "put"},
+}
+
+
+@pytest.mark.parametrize("path", SAMPLED)
+async def test_samples_sizes_and_diagnoses_report_what_can_be_read_and_name_what_cannot(
+    session: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+) -> None:
+    jobs, sampler = session.queue("jobs"), Sampler(session)
+    await jobs.configure(zq.QueueConfig(bundle=64))
+    await jobs.put_many([b"1", b"2", b"3"])
+    await jobs.put(b"later", delay=86_400)
+    [hour] = await server_view.children(f"{queue_root}/jobs/later")
+    sealed = f"{queue_root}/jobs/{path.replace('HOUR', hour)}"
+    if not await server_view.exists(sealed):
+        await server_view.create(sealed)
+    await set_acl(server_view, sealed, readable=False)
+    await sampler.sample_all(0)
+    assert sampler.unreadable == {}
+    sample = sampler.latest["jobs"]
+    left = 3 if "later" in path else 4
+    assert SAMPLED[path] <= set(sample.unreadable)
+    assert all(sealed in reason for reason in sample.unreadable.values())
+    assert path == "meta" or sample.size == left
+    assert sealed in sampler.partly_unreadable["jobs"]
+    if "size" in SAMPLED[path]:
+        caplog.clear()
+        assert path == "meta" or await jobs.size() == left
+        assert path == "meta" or sealed in caplog.text
+    [facts] = (diagnosis := await session.admin.diagnose("jobs")).queues
+    assert facts.trouble is None
+    assert facts.size == left
+    assert facts.orphan_locks == facts.orphan_metas == facts.unannounced_locks == ()
+    if path != "bundled":  # which a diagnosis does not read
+        assert any(sealed in finding.text for finding in diagnosis.findings)
+
+
 async def entry_of(view: Observer, root: str, session: zq.QueueSession) -> str:
     """Return the name of a session's entry in the registry of consumers."""
     client = core_of(session).ids.client

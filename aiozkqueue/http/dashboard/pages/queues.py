@@ -65,6 +65,7 @@ async def show(visit: Visit) -> Response:
     omitted = visit.omitted()
     named = [name for name in omitted if search.casefold() in name.casefold()] if search and not sick else []
     unreadable = [(name, why) for name, why in visit.sampler.unreadable.items() if visit.sees(name)]
+    partly = [(name, why) for name, why in visit.sampler.partly_unreadable.items() if visit.sees(name)]
     return visit.page(
         "queues.html",
         section="/",
@@ -80,6 +81,7 @@ async def show(visit: Visit) -> Response:
         sick=sum(bool(queue.signs) for queue in everything),
         totals=_totals(found),
         unreadable=unreadable,
+        partly=partly,
         hidden=not everything and not omitted and bool(visit.sampler.latest),
         old=OLD,
     )
