@@ -298,6 +298,24 @@ async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bri
 
 
 @pytest.mark.parametrize("bundle", [1, 64])
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_commit_states_that_the_queue_was_deleted_although_it_was_created_again(
+    session: zq.QueueSession, other: zq.QueueSession, bundle: int, group: str | None
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=bundle))
+    await jobs.put_many([b"1", b"2"], group=group)
+    async with session.transaction() as tx:
+        held = await tx.take(jobs, timeout=30)
+        assert held is not None
+        await other.queue("jobs").admin.delete(force=True)
+        await other.queue("jobs").put(b"3")
+        with pytest.raises(zq.ClaimLostError, match=f"^queue 'jobs' was deleted, and message {held.id} with it"):
+            await tx.commit()
+    assert [message.body for message in await jobs.peek()] == [b"3"]
+
+
+@pytest.mark.parametrize("bundle", [1, 64])
 async def test_a_loop_and_a_transaction_state_that_the_queue_of_their_messages_was_deleted(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture, bundle: int
 ) -> None:

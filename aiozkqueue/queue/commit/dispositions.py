@@ -126,9 +126,9 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
 
 
 async def explain_loss(claim: Claim, loss: ClaimLostError) -> None:
-    """Raise the error of a lost claim; if its queue does not exist any more, an error that says so."""
+    """Raise the error of a lost claim; if its queue was deleted since, an error that says so."""
     with suppress(QueueError, ZooKeeperError):
-        if not await claim.state.exists():
+        if not await claim.state.exists(claim.created):
             text = f"queue {claim.state.name!r} was deleted, and message {claim.id} with it"
             loss = ClaimLostError(f"{text}; nothing of the transaction was applied")
     raise loss

@@ -531,13 +531,13 @@ class QueueState:
         """Return a check that the configuration is still the known one."""
         return self.snapshot.check
 
-    async def exists(self) -> bool:
-        """Return whether the queue exists. Raises: AccessDeniedError.
+    async def exists(self, since: int | None = None) -> bool:
+        """Return whether the queue exists (``since`` a time, ms in ZooKeeper's time). Raises: AccessDeniedError.
 
         This syncs first. A lagging server may not know a new queue, and would make an acknowledged message appear lost.
         """
         with translate_denials(self.name):
-            return await exists(self._zookeeper, self.paths)
+            return await exists(self._zookeeper, self.paths, since)
 
     async def is_marked(self) -> bool:
         """Whether the queue is marked as deleted, and some of its znodes may be left. Raises: AccessDeniedError."""

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 _FIRST: Final = ("items", "lanes", "later", "locks")
 
 
-async def exists(zookeeper: ZooKeeper, paths: QueuePaths) -> bool:
-    """Return whether a queue exists. Raises: NoAuthError."""
+async def exists(zookeeper: ZooKeeper, paths: QueuePaths, since: int | None = None) -> bool:
+    """Return whether a queue exists (``since`` this time, ms, not created again after it). Raises: NoAuthError."""
     await zookeeper.sync(paths.base)
     items, deleted = await asyncio.gather(zookeeper.exists(paths.items), is_marked(zookeeper, paths))
-    return items is not None and not deleted
+    return items is not None and not deleted and (since is None or items.ctime <= since)
 
 
 async def is_marked(zookeeper: ZooKeeper, paths: QueuePaths) -> bool:
