@@ -25,6 +25,7 @@ from aiozkqueue.layout import (
     check_queue_name,
     decode,
     hour_named,
+    is_deleted,
     key_hash,
     with_field,
 )
@@ -44,10 +45,22 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.state.config_rules import check_change
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.session.internals import core_of, date_retries_from, handle_of, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
-from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Create,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    changes,
+    reads,
+    until_answered,
+)
 
 from .jobs import apply, ensure_folder, readable
 
@@ -60,13 +73,15 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.commit.conditional import Change
     from aiozkqueue.queue.message import DeadLetter
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
     from aiozkqueue.session.listener_options import ListenerOptions
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
-    from aiozkqueue.zookeeper import CallLimit, ZooKeeperError
+    from aiozkqueue.zookeeper import CallLimit, Operation, ZooKeeperError
 
 T = TypeVar("T")
 
@@ -144,9 +159,7 @@ class Notifications:
         await ensure_folder(runtime, subject, self._base)
 
         def explain(error: ZooKeeperError) -> QueueError:
-            if isinstance(error, NodeExistsError):
-                return _exists_already(service, name)
-            if isinstance(error, BadVersionError | NoNodeError):
+            if isinstance(error, NodeExistsError | BadVersionError | NoNodeError):
                 return ConflictError(f"{state.paths.base}: {error}")
             return QueueError(f"{subject}: {error}")
 
@@ -154,16 +167,21 @@ class Notifications:
             with readable(subject, path):
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
-            await state.open_or_create()
-            check_change(state.name, state.config, config)
-            settings = SetData(state.paths.base, state.config.changed(config).encode(), state.version)
+            state.create_with(config, path)  # also after a deletion
+            operations = await _creation(runtime, state)
+            if not operations:
+                if not await state.open_existing():
+                    continue
+                check_change(state.name, state.config, config)
+                settings = SetData(state.paths.base, state.config.changed(config).encode(), state.version)
+                operations = [Create(path), settings]
             try:
-                await apply(runtime, subject, [Create(path), settings], explain)
-            except ConflictError:  # the queue's configuration has just been changed by another
+                await apply(runtime, subject, operations, explain)
+            except ConflictError:  # another session has just created, changed or deleted it
+                await runtime.zookeeper.sync(state.paths.base)
                 state.invalidate()
                 continue
             state.invalidate()
-            state.create_with(config, path)  # after a deletion
             return queue
 
     @reads
@@ -207,6 +225,28 @@ class Notifications:
 
     def _path(self, service: str, name: str) -> str:
         return f"{self._base}/{queue_name(service, name)}"
+
+
+async def _creation(runtime: SessionCore, state: QueueState) -> list[Operation]:
+    """Return the operations that create a queue with its entry in the list of queues; none if the queue exists.
+
+    Raises: AccessDeniedError.
+    """
+
+    async def operations() -> list[Operation]:
+        try:
+            data, stat = await runtime.zookeeper.read(state.paths.base)
+        except NoNodeError:
+            return await state.creation(None)
+        return await state.creation(stat.version) if is_deleted(data) else []
+
+    while True:
+        try:
+            with translate_denials(state.name):
+                return await until_answered(runtime.zookeeper, operations)
+        except MultiError as error:  # while the remains of an earlier queue were cleared
+            if isinstance(error.error, NoAuthError):
+                raise access_denied(state.name, error.error) from error
 
 
 class NotificationQueue(Generic[T]):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.security import make_acl
 from pydantic import BaseModel
 
 import aiozkqueue as zq
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing import TestClock
     from tests.acceptance.conftest import OnClock
+    from tests.observer import Observer
 
 
 class Invoice(BaseModel):
@@ -32,6 +34,27 @@ class Invoice(BaseModel):
 @pytest.fixture
 async def invoices(session: zq.QueueSession) -> NotificationQueue[Invoice]:
     return await Notifications(session).create("billing", "invoices", Invoice)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_refused_creation_leaves_no_queue(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, *, deleted: bool
+) -> None:
+    await Notifications(session).create("billing", "others", Invoice)
+    if deleted:
+        made = await Notifications(session).create("billing", "invoices", Invoice)
+        await made.queue.admin.delete()
+    await server_view.set_acl(f"{queue_root}/.notifications", [make_acl("world", "anyone", read=True, admin=True)])
+    with pytest.raises(zq.AccessDeniedError, match=f"{queue_root}/.notifications"):
+        await Notifications(session).create("billing", "invoices", Invoice)
+    assert await session.queues() == ["billing:others"]
+    await server_view.set_acl(f"{queue_root}/.notifications", [make_acl("world", "anyone", all=True)])
+    made = await Notifications(session).create("billing", "invoices", Invoice)
+    await made.schedule(Invoice(account=1), later(3600))
+    assert [found.event for found in await made.find()] == [Invoice(account=1)]
+    assert (await made.queue.configuration()).history is not None
+    with pytest.raises(AlreadyExistsError):
+        await Notifications(session).create("billing", "invoices", Invoice)
 
 
 def later(seconds: float) -> datetime:

@@ -627,6 +627,10 @@ class QueueState:
         if not opening.creates:
             msg = f"there is no queue {self.name!r} below {self.paths.root}; its first put creates it"
             raise NotFoundError(msg)
+        await self._zookeeper.multi(await self.creation(deleted))
+
+    async def creation(self, deleted: int | None) -> list[Operation]:
+        """Return the operations that create the queue, after the rest of an earlier one was cleared (``deleted``)."""
         paths = self.paths
         config = StoredConfig(policy=self._choice.initial, bundle=DEFAULT_BUNDLE if self.dialect is None else None)
         data = config.changed(self._choice.settings).encode()
@@ -640,7 +644,7 @@ class QueueState:
         if entry is not None:
             await self._zookeeper.ensure(parent_of(entry))
             znodes += [] if await self._zookeeper.exists(entry) else [entry]
-        await self._zookeeper.multi([base, *map(Create, znodes)])
+        return [base, *map(Create, znodes)]
 
     def _adopt(self, config: StoredConfig, stat: Stat) -> None:
         """Replace the snapshot by the one of a configuration that has been read."""
