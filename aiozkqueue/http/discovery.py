@@ -106,8 +106,9 @@ async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[s
 async def registered(runtime: SessionCore, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Keep a server registered during the block, across ZooKeeper sessions.
 
-    Yields a function that removes the registration before the block ends. It takes at most `WITHDRAWAL` seconds: an
-    entry that cannot be deleted disappears with its session.
+    Yields a function that removes the registration before the block ends, unless another server has registered the same
+    address meanwhile. It takes at most `WITHDRAWAL` seconds for each entry: one that cannot be deleted disappears with
+    its session.
     """
     keeping = asyncio.create_task(_keep(runtime.zookeeper, registration), name="registration with Ostrich")
 
@@ -119,12 +120,20 @@ async def registered(runtime: SessionCore, registration: Registration) -> AsyncI
         for path in registration.entries(datetime.now(UTC)):
             with suppress(ZooKeeperError, TimeoutError):
                 async with asyncio.timeout(WITHDRAWAL):
-                    await runtime.zookeeper.multi([Delete(path)])
+                    await _withdraw(runtime.zookeeper, path)
 
     try:
         yield withdraw
     finally:
         await withdraw()
+
+
+async def _withdraw(zookeeper: ZooKeeper, path: str) -> None:
+    """Delete an entry if this session has created it. Raises: ZooKeeperError."""
+    await zookeeper.sync(path)
+    stat = await zookeeper.exists(path)
+    if stat is not None and stat.ephemeral_owner == zookeeper.session_id:
+        await zookeeper.multi([Delete(path)])
 
 
 async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import httpx
@@ -31,6 +32,7 @@ from tests.observer import observer
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedNode, ZooKeeperProxy
+    from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -323,6 +325,28 @@ async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
         assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
         assert took < 8, "the client does not wait for the end of an abandoned commit, up to ten seconds later"
         zookeeper_proxy.heal()
+
+
+async def test_a_server_that_ends_leaves_the_registration_of_its_successor_at_the_same_address(
+    session: zq.QueueSession, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    registration = Registration(f"same-{time.time_ns()}", "host:1", "host:2")
+    path = f"{folder(registration.cluster, Kind.DEDUPQ)}/host:1"
+
+    async with zq.connect(zookeeper, root=queue_root) as other, AsyncExitStack() as successor:
+        async with registration_of(core_of(session), registration) as withdraw:
+            await server_view.until_there(path)
+
+            async def is_of_successor() -> bool:
+                owners = await server_view.ephemerals(folder(registration.cluster, Kind.DEDUPQ))
+                return owners == {path: core_of(other).zookeeper.session_id}
+
+            await successor.enter_async_context(registration_of(core_of(other), registration))
+            await eventually(is_of_successor)
+            await withdraw()
+        assert await is_of_successor()
+        assert await server_view.exists(f"{folder(registration.cluster, Kind.QUEUE)}/host:1")
+    assert not await server_view.exists(path)
 
 
 @pytest.mark.parametrize("stale", [False, True])
