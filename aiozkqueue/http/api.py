@@ -181,10 +181,15 @@ class Api:
         return _ok()
 
     async def purge(self, request: Request, queue: str) -> Response:
-        """Remove all messages. After a 202 the removal continues, and repeating the request waits for its end."""
+        """Remove all messages. After a 202 the removal continues, and repeating the request waits for its end.
+
+        The header `X-Purge` of a 202 is the parameter `purge` of a request that waits for this removal, instead of for
+        the messages put since, too; it may have several, separated by commas.
+        """
         await self._gate.admit(request, self._purge_verb, queue)
-        done = await self._service.purge(parameters.check_name(queue))
-        return _ok() if done else JSONResponse({"success": True}, 202)
+        tokens = request.query_params.get("purge", "").split(",")
+        going = await self._service.wait_for_purge(parameters.check_name(queue), tokens)
+        return _ok() if going is None else JSONResponse({"success": True}, 202, {"X-Purge": going})
 
     async def move(self, request: Request) -> Response:
         """Start a move of all messages of one queue to another."""
@@ -230,7 +235,7 @@ def router(api: Api, kind: Kind) -> APIRouter:
         ("GET", "/{queue}/size", api.size, _NUMBER, _with(_number("limit", None, 1, None))),
         ("GET", "/{queue}/claimcount", api.claim_count, _NUMBER, {}),
         ("POST", "/{queue}/unclaimall", api.unclaim_all, _OK, {}),
-        ("DELETE", "/{queue}", api.purge, _OK, {}),
+        ("DELETE", "/{queue}", api.purge, _OK, _with({**_text("purge"), "required": False})),
     )
     for method, path, endpoint, answered, described in table:
         routes.add_api_route(

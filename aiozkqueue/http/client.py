@@ -328,9 +328,17 @@ class QueueServiceClient:
         await self._command("POST", f"{_part(queue)}/unclaimall")
 
     async def purge(self, queue: str) -> None:
-        """Remove all messages and wait for the end. Raises: ServiceError: some may be left; call it again."""
-        while await self._command("DELETE", _part(queue)) == _GOES_ON:
-            pass  # the server lets each request wait for some seconds
+        """Remove all messages that were put before the call, and wait for the end.
+
+        Raises: ServiceError: some may be left; call it again.
+        """
+        tokens: dict[str, None] = {}  # of the servers that purge the queue: each request may go to another one
+        while True:  # the server lets each request wait for some seconds
+            response = await self._confirmed("DELETE", _part(queue), {"purge": ",".join(tokens)} if tokens else None)
+            if response.status_code != _GOES_ON:
+                return
+            if token := response.headers.get("X-Purge"):
+                tokens[token] = None
 
     async def move_async(self, source: str, target: str) -> str:
         """Start a move of all messages to another queue, and return its reference. Raises: ServiceError."""
@@ -354,12 +362,18 @@ class QueueServiceClient:
 
     async def _command(
         self, method: str, path: str, parameters: Mapping[str, str | int] | None = None, *, content: bytes | None = None
-    ) -> int:
-        """Send a request that changes something; return the status. Raises: ServiceError: no service confirms it."""
+    ) -> None:
+        """Send a request that changes something. Raises: ServiceError: no service confirms it."""
+        await self._confirmed(method, path, parameters, content=content)
+
+    async def _confirmed(
+        self, method: str, path: str, parameters: Mapping[str, str | int] | None = None, *, content: bytes | None = None
+    ) -> httpx.Response:
+        """Send a request that changes something, and return the response. Raises: as `_command`."""
         response = await self._send(method, path, parameters, content=content)
         match _answer(response):
             case {"success": True}:
-                return response.status_code
+                return response
             case answer:
                 msg = f"{_request_line(response)}: the response does not confirm it: {_shown(answer)}"
                 raise ServiceError(msg, response.status_code)

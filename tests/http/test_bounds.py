@@ -123,6 +123,27 @@ async def test_a_long_purge_continues_after_its_response_and_can_be_requested_ag
     assert (await service.http.delete("/queue/1/none")).status_code == 200
 
 
+async def test_the_client_waits_only_for_the_messages_put_before_its_purge(
+    service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, purge, passes = session.queue("q"), Queue.purge, list[str]()
+    await queue.put(b"0")
+    monkeypatch.setattr("aiozkqueue.http.core.purging.PURGE_TIMEOUT", 0.01)
+
+    async def outlasting_a_request(queue: Queue[bytes]) -> int:
+        passes.append(queue.name)
+        removed = await purge(queue)
+        await session.queue("q").put(b"put since")
+        await asyncio.sleep(0.1)  # longer than a request waits
+        return removed
+
+    monkeypatch.setattr(Queue, "purge", outlasting_a_request)
+    async with QueueServiceClient(service.url, key=service.key) as client, asyncio.timeout(60):
+        await client.purge("q")
+    assert passes == ["q"]
+    assert await queue.size() == 1
+
+
 async def test_another_server_finishes_the_purge_of_a_stopped_one(
     zookeeper: str, queue_root: str, service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

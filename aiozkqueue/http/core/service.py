@@ -25,8 +25,9 @@ from . import peeking
 from .names import Kind, http_name, native_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from aiozkqueue.errors import AccessDeniedError
     from aiozkqueue.operations.moves import MoveStatus
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.queue.options import PutOptions
@@ -129,7 +130,8 @@ class QueueService:
             return 0
         config, in_bundles = await configuration(handle), 0
         if config is not None and config.bundled:  # the lock of a bundle holds several messages
-            folders = znodes_of(await stat_lanes(handle, refused := []))
+            refused: list[AccessDeniedError] = []
+            folders = znodes_of(await stat_lanes(handle, refused))
             in_bundles = (await count_bundled(handle, folders, refused)).in_flight
         staged = await count_staged(handle, config)
         return max(0, locks + in_bundles - staged - await count_ended(handle))
@@ -144,7 +146,11 @@ class QueueService:
 
         Return whether that is done. If not, it continues in this server; repeat the call to wait for it.
         """
-        return await self._purges.purge(self._queue(name)) if await self._exists(name) else True
+        return await self.wait_for_purge(name, ()) is None
+
+    async def wait_for_purge(self, name: str, tokens: Iterable[str]) -> str | None:
+        """Purge as `purge`, or wait for a purge with one of these tokens; return its token if it continues."""
+        return await self._purges.wait(self._queue(name), tokens) if await self._exists(name) else None
 
     async def move(self, source: str, target: str) -> str:
         """Start moving all messages; return the reference."""
