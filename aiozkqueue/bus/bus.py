@@ -347,9 +347,7 @@ class Bus(Generic[E]):
         Raises: AccessDeniedError, PayloadError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         core_of(self._session).check()
-        self._groups.forget()
-        groups, _ = await self._groups.known()
-        return list(groups)
+        return list(await self._groups.stored())
 
     def __repr__(self) -> str:
         return f"<Bus {self.name!r} of {self._types.base.__name__}>"

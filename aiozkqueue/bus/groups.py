@@ -24,10 +24,11 @@ from aiozkqueue.zookeeper import (
     SetData,
     ZooKeeperError,
     parent_of,
+    read_latest,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from aiozkqueue.queue.commit.write import Composition
     from aiozkqueue.session.core import SessionCore
@@ -53,8 +54,14 @@ class Groups:
     async def known(self) -> tuple[tuple[str, ...], GroupsCheck]:
         """Return the groups, and the check to send with an event for them. Raises: AccessDeniedError, PayloadError."""
         while not self._known:
-            await self._read()
+            if not await self._read():
+                await self._create()
         return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget)
+
+    async def stored(self) -> tuple[str, ...]:
+        """Read the groups as they are now, without creating anything. Raises: AccessDeniedError, PayloadError."""
+        self.forget()
+        return self._record.groups if await self._read() else ()
 
     def forget(self) -> None:
         """Record that the groups have changed."""
@@ -106,7 +113,7 @@ class Groups:
         Raises: InvalidNameError, InvalidOptionError, AccessDeniedError, PayloadError.
         """
         self._paths.queue_of_group(group)
-        await self._change(lambda groups: groups if group in groups else (*groups, group))
+        await self._change(self._all, lambda groups: groups if group in groups else (*groups, group))
 
     async def leave(self, group: str) -> None:
         """Remove a group. Raises: InvalidNameError, NotFoundError, AccessDeniedError, PayloadError."""
@@ -118,16 +125,22 @@ class Groups:
                 raise NotFoundError(msg)
             return tuple(other for other in groups if other != group)
 
-        await self._change(without)
+        await self._change(self.stored, without)
 
-    async def _change(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+    async def _all(self) -> tuple[str, ...]:
+        """Read the groups, and create the bus if it does not exist. Raises: AccessDeniedError, PayloadError."""
+        return (await self.known())[0]
+
+    async def _change(
+        self, read: Callable[[], Awaitable[tuple[str, ...]]], change: Callable[[tuple[str, ...]], tuple[str, ...]]
+    ) -> None:
         runtime = self._runtime
         while True:
             await runtime.zookeeper.sync(self._paths.base)  # another session may have changed it before this call
             self.forget()  # after it: a read that another task sent earlier has been answered by now
-            await self.known()
-            groups = change(self._record.groups)
-            if groups == self._record.groups:
+            before = await read()
+            groups = change(before)
+            if groups == before:
                 return
             operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
             try:
@@ -148,20 +161,21 @@ class Groups:
             return GroupsChangedError(f"{self._paths.base}: {error}")
         return QueueError(f"{self._paths.base}: {error}")
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """Read the record; return whether there is one. Raises: AccessDeniedError, PayloadError."""
         zookeeper, base = self._runtime.zookeeper, self._paths.base
         try:
-            data, stat = await zookeeper.read(base)
+            data, stat = await read_latest(zookeeper, base)
             self._record = BusRecord.decode(data)
         except NoNodeError:
-            await self._create()
+            return False
         except NoAuthError as error:
             raise right_denied(self._subject, f"read {base}", error) from error
         except MalformedError as error:
             msg = f"{base}: {error}"
             raise PayloadError(msg) from error
-        else:
-            self._version, self._known = stat.version, True
+        self._version, self._known = stat.version, True
+        return True
 
     async def _create(self) -> None:
         """Create the bus, unless it exists. Raises: AccessDeniedError."""
