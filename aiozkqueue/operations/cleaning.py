@@ -132,13 +132,17 @@ class Cleaned:
         )
 
 
-async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
+async def clean_queue(
+    handle: QueueHandle[Runtime], *, late: float, refused: list[AccessDeniedError] | None = None
+) -> Cleaned:
     """Clean one queue, if it exists.
 
     Anything that ended or was written less than ``late`` seconds ago is left to its owner, to spare it the conflict.
+    With ``refused``, add the errors of the parts that need a znode that this user may not read to it.
 
     Raises:
-        AccessDeniedError: this user may not read a znode; the parts of the clean-up that do not need it were done.
+        AccessDeniedError: this user may not read the configuration, or, without ``refused``, another znode; the parts
+            of the clean-up that do not need it were done.
         PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
     """
     config = await configuration(handle)
@@ -169,7 +173,9 @@ async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
         staged=await allowed(cleaning.writers()),
         more=cleaning.left <= 0,
     )
-    if denied:
+    if refused is not None:
+        refused += denied
+    elif denied:
         raise denied[0]
     return cleaned
 
@@ -204,7 +210,7 @@ async def clean(
 ) -> tuple[list[Cleaned], list[AccessDeniedError | PayloadError]]:
     """Clean these queues, or all queues and the commit slots; record the time for operators.
 
-    Return the results, and the errors of the queues that are not readable.
+    Return the results, and an error for each queue that is not readable, or not completely.
 
     Raises: AccessDeniedError: this user may not list the queues; ConnectionLostError.
     """
@@ -212,10 +218,12 @@ async def clean(
     failures: list[AccessDeniedError | PayloadError] = []
     try:
         for state in map(runtime.queue_state, await queue_names(runtime)) if states is None else states:
+            refused: list[AccessDeniedError] = []
             try:
-                cleaned.append(await _clean_now(QueueHandle(runtime, state)))
+                cleaned.append(await _clean_now(QueueHandle(runtime, state), refused))
             except (PayloadError, AccessDeniedError) as error:
                 failures.append(error)
+            failures += refused[:1]
         if states is None:
             janitor = f"{runtime.root}/.janitor"
             await runtime.zookeeper.ensure(janitor)
@@ -229,8 +237,8 @@ async def clean(
     return cleaned, failures
 
 
-async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
-    cleaned = await clean_queue(handle, late=ORPHAN_AGE)
+async def _clean_now(handle: QueueHandle[Runtime], refused: list[AccessDeniedError]) -> Cleaned:
+    cleaned = await clean_queue(handle, late=ORPHAN_AGE, refused=refused)
     with suppress(MultiError):  # no janitor has cleaned it yet, or it does not exist
         await handle.zookeeper.multi([SetData(handle.paths.janitor, pass_record(cleaned, handle.runtime.ids.client))])
     return cleaned

@@ -271,7 +271,7 @@ class SessionAdmin:
         once. One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
 
         Raises:
-            AccessDeniedError, PayloadError: a queue cannot be read; all others have been cleaned.
+            AccessDeniedError, PayloadError: a queue cannot be read completely; everything else has been cleaned.
             ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
                 WrongLoopError.
         """

@@ -10,7 +10,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import PartlyDeniedError
 from aiozkqueue.sampling import Sampler
-from aiozkqueue.session.internals import core_of
+from aiozkqueue.session.internals import clean_readable, core_of
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
 
@@ -199,6 +199,21 @@ async def test_messages_are_delivered_and_cleaned_although_an_entry_of_their_que
         await eventually(all_delivered, 30)
     await jobs.put(b"expires", ttl=0.05)
     await eventually(expired_is_removed, 30)
+
+
+async def test_a_cleanup_counts_the_readable_parts_of_a_queue_and_names_the_unreadable_one(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History()))
+    await server_view.create(f"{queue_root}/jobs/later/400000")  # an hour of 2015
+    sealed = f"{queue_root}/jobs/history/.pins"
+    if not await server_view.exists(sealed):
+        await server_view.create(sealed)
+    await set_acl(server_view, sealed, readable=False)
+    [cleaned], [failure] = await clean_readable(session.admin, ["jobs"])
+    assert (cleaned.queue, cleaned.hours) == ("jobs", 1)
+    assert sealed in str(failure)
 
 
 #: Znodes of a queue with bundles, and the figures that leave out something if a user may not read the znode.
