@@ -13,10 +13,9 @@ from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.destination import bind, check_undecodable
 from aiozkqueue.queue.options import unique_mode
 from aiozkqueue.session.connect import connect
-from aiozkqueue.session.handler import check_handler
+from aiozkqueue.session.handler import check_alarm, check_handler
 from aiozkqueue.session.internals import core_of, inherited
 from aiozkqueue.session.listener_options import check_batch, check_listener_options
-from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.session.queue import Queue
 from aiozkqueue.session.run import run
 from aiozkqueue.wording import counted
@@ -198,7 +197,7 @@ class App:
         check_listener_options(options)
         size = check_batch(batch, batch_wait, options)
         if on_dead is not None:
-            check_awaited(on_dead, "on_dead")
+            check_alarm(on_dead)
         handler_options = options if size is None else {**options, "batch": size.limit, "batch_wait": size.wait}
 
         def register(handler: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], Coroutine[Any, Any, None]]:
@@ -217,8 +216,8 @@ class App:
         missed: Missed = "last",
         tolerance: Seconds = 60,
         unique: Literal[True, False, "raise", "ignore"] = False,
-        policy: Policy | None = None,
-        timeout: Seconds | None = None,
+        on_dead: Callable[[DeadLetter[bytes], BaseException | None], Awaitable[None]] | None = None,
+        **options: Unpack[ListenerOptions],
     ) -> _Decorator[Delivery[bytes]]:
         """Declare a recurring job: ``@app.cron("0 3 * * *")`` on an ``async def`` with one parameter, the delivery.
 
@@ -235,8 +234,8 @@ class App:
             tolerance: as for `aiozkqueue.schedule.Jobs.add`.
             unique: as in `PutOptions`; the key is the name of the job. With ``"ignore"``, an occurrence is left out
                 while the message of an earlier one is waiting or being handled.
-            policy: the redelivery policy of the queue.
-            timeout: as in `ListenerOptions`.
+            on_dead: as for `QueueSession.listener`.
+            options: see `ListenerOptions`.
 
         Raises:
             InvalidNameError: the name is not a valid queue name.
@@ -246,8 +245,9 @@ class App:
         """
         from aiozkqueue.schedule.jobs import check_times  # noqa: PLC0415 - an extra
 
-        options: ListenerOptions = {"timeout": timeout, "policy": policy}
         check_listener_options(options)
+        if on_dead is not None:
+            check_alarm(on_dead)
         with suppress(MissingExtraError):  # another process may run the jobs
             check_times(cron, zone, missed, tolerance)
 
@@ -263,7 +263,7 @@ class App:
             key: JobOptions = {} if unique_mode(job, unique) is None else {"key": job, "unique": unique}
             queue = self.queue(job)
             self._jobs.append(_Recurring(queue, cron, {**times, **key}))
-            self._handlers.append(_Handled(queue, handler, {**options}))
+            self._handlers.append(_Handled(queue, handler, {**options}, on_dead))
             return handler
 
         return register

@@ -151,6 +151,35 @@ async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queu
         assert [job.cron for job in await Jobs(queue_session).list()] == ["0 3 * * *"]
 
 
+async def test_a_job_that_is_given_up_calls_its_alarm(queue_session: zq.QueueSession, queue_clock: TestClock) -> None:
+    app = zq.App("127.0.0.1:1")
+    letters = asyncio.Queue[tuple[str, BaseException | None]]()
+
+    async def alarm(letter: zq.DeadLetter[bytes], error: BaseException | None) -> None:
+        letters.put_nowait((letter.headers["occurrence"], error))
+
+    @app.cron("0 3 * * *", policy=zq.ConsumeTimes(1), on_dead=alarm, concurrency=2)
+    async def nightly(_: zq.Delivery[bytes]) -> None:
+        raise OSError("no disk")
+
+    async with app.serve(queue_session), asyncio.timeout(60):
+        queue_clock.advance(24 * 3600)
+        occurrence, error = await letters.get()
+    assert occurrence.endswith("T03:00:00+00:00")
+    assert str(error) == "no disk"
+
+
+def test_an_alarm_of_the_wrong_shape_is_refused_when_it_is_declared() -> None:
+    app = zq.App("127.0.0.1:1")
+
+    async def alarm(letter: object) -> None: ...
+
+    with pytest.raises(zq.InvalidOptionError, match="on_dead is called with two arguments"):
+        app.cron("@daily", on_dead=alarm)  # type: ignore[arg-type]  # it is refused at run time
+    with pytest.raises(zq.InvalidOptionError, match="on_dead is called with two arguments"):
+        app.listener(app.queue("orders"), on_dead=alarm)  # type: ignore[arg-type]  # it is refused at run time
+
+
 async def test_a_job_does_not_occur_while_its_last_run_lasts_if_it_is_unique(
     queue_session: zq.QueueSession, queue_clock: TestClock
 ) -> None:
