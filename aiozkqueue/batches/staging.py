@@ -112,8 +112,9 @@ class BatchWriter:
 
         Raises: NotCommittedError: the batch has been discarded, or a later one has begun. Also as `QueueState.open`.
         """
-        await self._state.admit_pending_batches()
         while True:
+            await self._state.admit_pending_batches()
+            admitted = self._state.check()  # consumers of a queue that is created again do not know of batches
             record, version = await self._read()
             if record is not None and record.batch >= batch:
                 if batch <= record.last_complete:
@@ -123,7 +124,7 @@ class BatchWriter:
                     raise self._given_up(batch)
                 if record.stage is not None and record.run == run:
                     return self._fence(version, record.stage)
-            fresh: list[Operation] = []
+            fresh = [admitted]
             if made.moment or (record is None and self._name == name_of_write(run)):
                 ended = await EndedWrites.read(self._handle)
                 if self.writer in ended or ended.has_failed(batch, made):
@@ -325,6 +326,7 @@ class BatchWriter:
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(self._state.name, refusal.error) from refusal
-            if isinstance(refusal.error, NoNodeError | NodeExistsError):
+            reconfigured = operations[refusal.index].path == self._state.paths.base
+            if reconfigured or isinstance(refusal.error, NoNodeError | NodeExistsError):
                 self._state.invalidate()
                 await self._state.open_or_create()

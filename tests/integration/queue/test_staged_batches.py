@@ -114,6 +114,35 @@ async def test_a_batch_waits_for_capacity_in_a_queue_that_became_bounded_meanwhi
         await putting
 
 
+async def test_a_batch_is_hidden_until_it_is_complete_if_its_queue_is_deleted_and_created_again_as_it_begins(
+    zookeeper: str, queue_root: str
+) -> None:
+    """The new queue has never had a batch, so its consumers do not look for locks of batches."""
+    for number in range(1, 100):
+        root = f"{queue_root}/{number}"
+        async with zq.connect(zookeeper, root=root) as session, zq.connect(zookeeper, root=root) as other:
+            orders = other.queue("orders")
+            await orders.put(b"old")
+            writer = Writer(session)
+            await writer.state.open()
+
+            async def replace_queue(orders: zq.Queue[bytes] = orders) -> None:
+                await orders.admin.delete(force=True)
+                await orders.put(b"new")
+
+            between = Between(session, number, replace_queue)
+            fence = await writer.begin()
+            assert between.reached
+            if await core_of(other).zookeeper.exists(writer.staging.path) is None:
+                assert number > 3
+                return  # the batch had begun, and was deleted with the queue
+            await writer.put(fence, "hidden")
+            assert await taken_now(other) == ["new"], number
+            await writer.staging.complete(0)
+            assert await taken_now(other) == ["hidden"], number
+    pytest.fail("the beginning never ends")
+
+
 async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         await session.queue("orders").put(b"before")
