@@ -117,7 +117,8 @@ class Mover:
         runtime, source, again = self._runtime, self._source, 0
         if source.config.bundled:
             held = await dissolve_all(self._from, await lanes(self._from))
-            again = sum(int(place[-SEQUENCE_DIGITS:]) < self._counter(self._counters, place) for place in held)
+            counters = await self._valid_counters()
+            again = sum(int(place[-SEQUENCE_DIGITS:]) < self._counter(counters, place) for place in held)
         async for placed in walk(self._from, await lanes(self._from)):
             items = {
                 source.paths.place_of(entry.path): entry.item for entry in placed if entry.item.id not in self.failed
@@ -137,15 +138,20 @@ class Mover:
                 generation = runtime.zookeeper.generation
             for place, error in unreadable.items():
                 self.failed[missing.pop(place).id] = error
-            # The item was consumed since it was listed, or created again under its old number.
-            again += sum(item.sequence < self._counter(self._counters, place) for place, item in missing.items())
+            if missing:  # they were consumed since they were listed, or created again under their old numbers
+                counters = await self._valid_counters()
+                again += sum(item.sequence < self._counter(counters, place) for place, item in missing.items())
         return again
 
     # -- the messages of the move
 
     async def _valid_counters(self) -> Mapping[str, int]:
-        """Return the counters of the record, unless the numbers have begun again since then."""
-        if self._source.dialect is None or not self._counters:
+        """Return the counters of the record, unless the numbers have begun again since then.
+
+        They begin again when our own queue is deleted and created again, or another program's is empty for a while. A
+        message must be read before this is called.
+        """
+        if not self._counters:
             return self._counters
         parent = await self._runtime.zookeeper.exists(self._source.paths.items)
         return self._counters if parent is not None and parent.czxid <= self._began else {}

@@ -157,6 +157,30 @@ async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSess
     assert [message.body for message in await session.queue("source").peek()] == [b"new"]
 
 
+async def test_messages_of_a_queue_that_was_created_again_during_a_move_stay(
+    session: zq.QueueSession, other: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    """The new queue numbers its messages from 0, as the old one did."""
+    source = other.queue("source")
+    await source.put(b"held")
+    await source.put(b"free")
+    async with other.transaction() as tx:
+        assert await tx.take(source, timeout=30) is not None
+        async with zq.connect(zookeeper, root=queue_root, janitor=False) as mover:
+            reference = await mover.admin.moves.start("source", "target")
+
+            async def all_but_one() -> bool:
+                return (await session.admin.moves.status(reference)).moved == 1
+
+            await eventually(all_but_one)
+    await source.admin.delete()
+    new = [await source.put(b"new %d" % number) for number in range(3)]
+    assert await session.admin.moves.resume() == 1
+    status = await ended(session, reference)
+    assert (status.state, status.moved) == ("done", 1)
+    assert [message.id for message in await source.peek()] == new
+
+
 @pytest.mark.parametrize("config", [zq.QueueConfig(collapse=True), zq.QueueConfig()], ids=["collapse", "unique"])
 async def test_a_message_that_is_updated_during_a_move_is_moved(
     session: zq.QueueSession, other: zq.QueueSession, config: zq.QueueConfig
