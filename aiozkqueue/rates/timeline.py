@@ -50,7 +50,7 @@ class Timeline:
         self._path = path
         self._step = max(1, round(1_000_000 / rate))  # µs
         self._random = random
-        self._leased = -1  # the version of the record of this session's last block
+        self._leased = -1  # the zxid of this session's last lease: a new timeline counts its versions from 0 again
         self._spare = 0  # the last slots of that block, which this session has not used
 
     async def lease(self, count: int, unused: int = 0) -> Block:
@@ -86,7 +86,7 @@ class Timeline:
             await self._zookeeper.ensure(self._path)
             return None
         after = self._read(node.data).end(node.stat.mtime)
-        if node.stat.version == self._leased:
+        if node.stat.mzxid == self._leased:
             after -= self._spare * self._step
         record = RateRecord(after, count * self._step)
         limit, sent = self._reply_limit.seconds, self._reply_limit.now()
@@ -101,7 +101,7 @@ class Timeline:
         took = self._reply_limit.answered(sent)
         if not isinstance(stat, Stat):
             return None
-        self._leased, self._spare = stat.version, count if took > limit else 0
+        self._leased, self._spare = stat.mzxid, count if took > limit else 0
         if took > limit:
             return None
         # The server had applied it by then, so a slot is never used before its time.

@@ -364,6 +364,27 @@ def test_no_leased_slot_begins_before_its_time_at_the_server() -> None:
     run_virtual(main)
 
 
+def test_unused_slots_are_not_given_back_to_a_timeline_that_was_deleted_and_begun_again() -> None:
+    """The new timeline has as many leases as the old one had."""
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as one, cluster.connect() as other:
+            bank = one.queue("bank")
+            await bank.configure(zq.QueueConfig())
+            cores = one._core, other._core
+            first, second = (
+                Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random) for core in cores
+            )
+            await first.lease(5)
+            await asyncio.sleep(10)
+            await bank.admin.delete()  # deletes the rate of this name too
+            taken = await second.lease(5)
+            block = await first.lease(1, unused=5)
+            assert block.first >= taken.first + taken.size * taken.step - 0.002
+
+    run_virtual(main)
+
+
 def test_a_listener_with_a_slower_rate_of_its_own_leaves_the_other_sessions_their_slots() -> None:
     async def main() -> float:
         done = 0
