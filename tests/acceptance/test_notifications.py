@@ -18,6 +18,7 @@ from aiozkqueue.schedule import Notification, NotificationQueue, Notifications, 
 from aiozkqueue.session.internals import core_of, handle_of
 from aiozkqueue.zookeeper import Create
 from tests.integration.queue.conftest import eventually
+from tests.simulation.between import Between
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -569,3 +570,18 @@ async def test_the_retries_of_an_entry_with_a_past_date_count_from_that_date(
     assert attempts == [1, 2, 3]
     (dead,) = await invoices.queue.dead_letters.peek()
     assert dead.attempts == 3
+
+
+async def test_a_message_of_a_group_in_hand_is_not_removed_by_a_session_that_has_not_read_the_configuration(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    """Without it, the session does not look for the lock of the group."""
+    everyone = Notifications(other)
+    old = await everyone.create("shop", "mails", bytes)
+    Between(session, 1, old.queue.admin.delete)
+    mails = await Notifications(session).get("shop", "mails", bytes)  # the queue is deleted before it is read
+    new = await everyone.create("shop", "mails", bytes, policy=zq.AtLeastOnce())
+    held = await new.queue.put(b"held", group="g")
+    async with other.transaction() as tx:
+        assert await tx.take(new.queue, timeout=30) is not None
+        assert not await mails.remove(held)

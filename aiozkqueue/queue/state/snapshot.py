@@ -29,8 +29,8 @@ class Revision(NamedTuple):
     """The version of the configuration."""
 
 
-#: Before the first read.
-NO_REVISION: Final = Revision(0, -1)
+#: Before the first read. No znode reaches this version: a change that was made without the configuration is refused.
+NO_REVISION: Final = Revision(0, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
