@@ -428,6 +428,20 @@ async def test_a_deleted_notification_queue_is_gone_and_can_be_created_again(
     assert (await created.queue.configuration()).policy == zq.ConsumeTimes(2)
 
 
+async def test_a_program_creates_a_notification_queue_again_with_other_settings_after_its_deletion(
+    invoices: NotificationQueue[Invoice], session: zq.QueueSession
+) -> None:
+    await invoices.queue.admin.delete()
+    queues = Notifications(session)
+    created = await queues.create("billing", "invoices", Invoice, policy=zq.ConsumeTimes(2), history=False)
+    assert (await created.queue.configuration()).policy == zq.ConsumeTimes(2)
+    assert await queues.list() == [("billing", "invoices")]
+    await created.queue.admin.delete()
+    await invoices.schedule(Invoice(account=1), later(0))
+    assert (await created.queue.configuration()).policy == zq.ConsumeTimes(2)
+    assert await queues.list() == [("billing", "invoices")]
+
+
 async def test_a_queue_that_a_program_creates_by_scheduling_after_a_deletion_has_its_settings(
     invoices: NotificationQueue[Invoice],
 ) -> None:
