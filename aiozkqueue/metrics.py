@@ -217,7 +217,7 @@ def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> It
     limits = ((queue, sample.max_size) for queue, sample in samples.items() if sample.max_size is not None)
     yield _gauge("aiozkqueue_queue_max_size", "Maximum number of messages; absent if it is unlimited.", limits)
     now = time.time()
-    ages = ((queue, max(0.0, now - sample.oldest)) for queue, sample in samples.items() if sample.oldest is not None)
+    ages = ((queue, age) for queue, sample in samples.items() if (age := sample.age(now)) is not None)
     yield _gauge(
         "aiozkqueue_queue_oldest_waiting_age_seconds",
         "Time since the put, or the end of the delay, of the oldest waiting message; absent if no message waits.",

@@ -22,6 +22,7 @@ from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.oldest import Oldest, oldest_waiting
 from aiozkqueue.operations.queue_names import is_queue_name
 from aiozkqueue.operations.refusals import Refusals
+from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.operations.stats import (
     configuration,
     count_for,
@@ -75,13 +76,19 @@ class Sample(NamedTuple):
     put: int
     """Messages ever put, as counted by the server; only differences are meaningful."""
     oldest: float | None
-    """The time since which the oldest waiting message waits, in seconds since 1970; None if no message waits, or if
-    it is unknown."""
+    """The time since which the oldest waiting message waits, in seconds since 1970 by ZooKeeper's clock; None if no
+    message waits, or if it is unknown."""
     paused: bool
     max_size: int | None
     """The maximum number of messages; None: unlimited."""
     unreadable: Mapping[str, str] = MappingProxyType({})
     """The names of figures that leave out something that this user may not read, each with the reason."""
+    ahead: float = 0.0
+    """Seconds by which this machine's clock is ahead of ZooKeeper's; known if `oldest` is."""
+
+    def age(self, now: float) -> float | None:
+        """Return how long the oldest waiting message has waited at a time of this machine's clock, seconds."""
+        return None if self.oldest is None else max(0.0, now - self.ahead - self.oldest)
 
     @property
     def delayed(self) -> int:
@@ -272,7 +279,7 @@ class Sampler:
 
     async def _sample(self, name: str) -> Sample:
         handle = core_of(self._session).handle(name)
-        runtime, paths = handle.runtime, handle.paths
+        paths = handle.paths
         config = await configuration(handle)
         stats: dict[str, Stat] = {}
         refusals, put, staged = Refusals(), 0, 0
@@ -314,8 +321,10 @@ class Sampler:
         oldest: int | None = None
         with refusals.of("oldest") as refused:
             oldest = await self._find_oldest(handle, config, counts, sample, locks, refused=refused)
-        # On the system's clock, like the other times here; an injected clock may be ahead of it.
-        return sample if oldest is None else sample._replace(oldest=oldest / 1000 - runtime.clock.moved)
+        if oldest is None:
+            return sample
+        now = await shown_time(handle.runtime)
+        return sample._replace(oldest=oldest / 1000, ahead=time.time() - now / 1000)
 
     async def _count_bundled(
         self, handle: QueueHandle[Runtime], counts: Mapping[str, int], refused: list[AccessDeniedError]

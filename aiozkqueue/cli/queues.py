@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
@@ -173,7 +172,6 @@ async def _staged(queue: zq.Queue[bytes], stats: QueueStats) -> int:
 
 def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None:
     """Print a table for which 80 columns suffice; rare figures have a column only if they are not 0."""
-    now = datetime.now(UTC)
     columns: dict[str, Callable[[QueueStats], object]] = {
         "queue": lambda figures: f"{figures.queue} (paused)" if figures.paused else figures.queue,
         "size": lambda figures: figures.size,
@@ -183,7 +181,7 @@ def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None
         "retrying": lambda figures: figures.retrying,
         "dead letters": lambda figures: figures.dead_letters,
         "consumers": lambda figures: figures.consumers,
-        "oldest": lambda figures: "" if figures.oldest is None else output.age((now - figures.oldest).total_seconds()),
+        "oldest": lambda figures: "" if figures.oldest_age is None else output.age(figures.oldest_age),
     }
     if any(figures.scheduled for figures in found):
         columns["scheduled"] = lambda figures: figures.scheduled

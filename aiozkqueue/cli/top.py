@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -156,7 +156,6 @@ def _row(name: str, now: QueueStats | str, before: QueueStats | str | None, seco
         return {"queue": name, "unreadable": now}
     if isinstance(before, str):
         before = None
-    age = None if now.oldest is None else max(0.0, (datetime.now(UTC) - now.oldest).total_seconds())
     return {
         "queue": now.queue,
         "paused": now.paused,
@@ -167,7 +166,7 @@ def _row(name: str, now: QueueStats | str, before: QueueStats | str | None, seco
         "retrying": now.retrying,
         "in_rate": None if before is None else round(max(0, now.put - before.put) / seconds, 1),
         "out_rate": None if before is None else round(max(0, now.removed - before.removed) / seconds, 1),
-        "oldest_age": None if age is None else round(age, 1),
+        "oldest_age": None if now.oldest_age is None else round(now.oldest_age, 1),
         "dead_letters": now.dead_letters,
         "consumers": now.consumers,
         "incomplete": [*now.incomplete, *(figure for figure in now.unreadable if figure not in now.incomplete)],

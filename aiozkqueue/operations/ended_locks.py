@@ -14,6 +14,7 @@ from aiozkqueue.queue.redelivery.timed_locks import waiting
 from aiozkqueue.zookeeper import PAGE
 
 from .listing import collect_children
+from .shown_time import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ class _Count:
 
 async def count_ended(handle: QueueHandle[Runtime]) -> int:
     """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
-    now = handle.runtime.server_clock.estimate()
+    now = await shown_time(handle.runtime)
     return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
 
 
@@ -49,7 +50,7 @@ async def ended_locks(
 
     Raises: AccessDeniedError: the due nodes may not be listed.
     """
-    now = handle.runtime.server_clock.estimate() if moment is None else moment
+    now = await shown_time(handle.runtime) if moment is None else moment
     over = partial(Matching, partial(_is_over, now=now))
     names = iter((await collect_children(handle, handle.paths.due, over)).names)
     while page := list(islice(names, PAGE)):

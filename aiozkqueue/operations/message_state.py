@@ -17,6 +17,7 @@ from .bundles import find_bundled
 from .consumers import entry_client
 from .history import find_record
 from .listing import first_items, list_children
+from .shown_time import shown_time
 from .stats import configuration, due_of, lanes, lanes_of
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
         consumer = await _consumer(handle, held.owner) if held.owner else None
         return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
     due = due_of(placed.item, lock_id, lock)
-    if due is not None and due > handle.runtime.server_clock.estimate():
+    if due is not None and due > await shown_time(handle.runtime):
         return replace(state, status=Status.DELAYED, due=moment_at(due))
     return state
 

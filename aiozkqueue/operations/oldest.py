@@ -14,6 +14,7 @@ from .bundles import bundle_places
 from .earlier_locks import held_by_earlier_locks
 from .ended_locks import ended_locks
 from .listing import first_items, locked_ids
+from .shown_time import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -53,7 +54,7 @@ async def oldest_waiting(
     async for lock in ended_locks(handle, unreadable):
         held.discard(lock)
     by_earlier = set[str]() if config is None else await held_by_earlier_locks(handle, config, folders, held)
-    reader = _OldestReader(handle, config, held, by_earlier)
+    reader = _OldestReader(handle, config, held, by_earlier, await shown_time(handle.runtime))
     dated = [first for folder in folders if (first := await reader.oldest_in(folder)) is not None]
     await clear_gradually(*held.parts)
     return min(dated, default=None)
@@ -63,14 +64,19 @@ class _OldestReader:
     """Finds the first message of a folder that no lock holds, and that this user may read."""
 
     def __init__(
-        self, handle: QueueHandle[Runtime], config: StoredConfig | None, held: Strings, by_earlier: Collection[str]
+        self,
+        handle: QueueHandle[Runtime],
+        config: StoredConfig | None,
+        held: Strings,
+        by_earlier: Collection[str],
+        now: int,
     ) -> None:
         self._handle = handle
         self._config = config
         self._held = held
         self._by_earlier = by_earlier  # messages that locks of another order hold for their group
         self._groups = sum(map(is_group, held))
-        self._now = handle.runtime.server_clock.estimate()
+        self._now = now
 
     async def oldest_in(self, folder: str) -> Oldest | None:
         """Return the oldest waiting message of a folder that this user may read."""

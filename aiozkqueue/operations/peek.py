@@ -13,6 +13,7 @@ from aiozkqueue.runtime.acl_errors import name_some
 
 from .bundles import first_bundled
 from .listing import first_readable
+from .shown_time import shown_time
 from .stats import configuration, content, due_of, lanes
 
 if TYPE_CHECKING:
@@ -96,18 +97,18 @@ async def _read(
     results: list[list[Content] | AccessDeniedError | None] = []
     for entry, possible, nodes in zip(placed, locks, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_contents_of(handle, entry, possible, nodes))
+            results.append(await _contents_of(handle, entry, possible, nodes))
             continue
         [alone] = await read_sets(handle, [(entry.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _contents_of(handle, entry, possible, [*alone, *[None] * (1 + len(possible))])
+            read = await _contents_of(handle, entry, possible, [*alone, *[None] * (1 + len(possible))])
             results.append(read and [message._replace(error=ATTEMPTS_UNREADABLE) for message in read])
     return results
 
 
-def _contents_of(
+async def _contents_of(
     handle: QueueHandle[Runtime], placed: Placed, possible: Sequence[str], nodes: Sequence[Node | None]
 ) -> list[Content] | None:
     """Return the messages of an item as read: its znode, its record of attempts, and its possible locks."""
@@ -117,7 +118,7 @@ def _contents_of(
     record = record_of_attempts(meta)
     first = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
     due = due_of(placed.item, *lock_of(placed.item.text, list(zip(possible, locks, strict=True))))
-    later = due is not None and due > handle.runtime.server_clock.estimate()
+    later = due is not None and due > await shown_time(handle.runtime)
     first = first._replace(error=None if record is None else record.error, due=due if later else None)
     return [first, *(first._replace(body=body) for body in _further(handle.state, placed, node))]
 

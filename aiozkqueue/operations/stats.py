@@ -44,6 +44,7 @@ from .ledgers import count_ledgers
 from .listing import closed_stages, list_children, locked_ids, walk
 from .oldest import oldest_waiting
 from .refusals import Refusals, kept
+from .shown_time import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -85,6 +86,9 @@ class QueueStats:
     oldest: datetime | None
     """The time since which the oldest waiting message waits, in ZooKeeper's time: its put, or the end of its delay.
     None: no message waits, or none that this user may read."""
+    oldest_age: float | None = None
+    """How long that message has waited, seconds, by ZooKeeper's time; by this machine's clock if this user may not
+    write below the root. None as `oldest`."""
     groups: int = 0
     """Groups that have messages here; an ordered queue with messages is one."""
     groups_held: int = 0
@@ -334,6 +338,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
         dead_letters=dead,
         consumers=consumers,
         oldest=reader.oldest,
+        oldest_age=reader.oldest_age,
         groups=reader.named.groups,
         groups_held=reader.named.groups_held,
         unique_keys=keys,
@@ -386,6 +391,7 @@ class _FigureReader:
         self._config = config
         self._found: dict[str, Stat] = {}
         self.oldest: datetime | None = None
+        self.oldest_age: float | None = None
         self._put_more = 0
         self._put_into_gone = 0
         self.scheduled = 0
@@ -469,7 +475,9 @@ class _FigureReader:
 
     async def _find_oldest(self) -> None:
         oldest = await oldest_waiting(self._handle, self._config, self._used, self.unreadable)
-        self.oldest = None if oldest is None else moment_at(oldest.since)
+        if oldest is not None:
+            self.oldest = moment_at(oldest.since)
+            self.oldest_age = max(0, await shown_time(self._runtime) - oldest.since) / 1000
 
     async def _read_names(self) -> None:
         self.named = await _read_names(self._handle, self._config, self._used)
@@ -521,7 +529,7 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
         return _Named()
     held = await locked_ids(handle)
     by_earlier = await held_by_earlier_locks(handle, config, folders, held)
-    now = handle.runtime.server_clock.estimate()
+    now = await shown_time(handle.runtime)
     groups, held_groups, likes = Strings(), Strings(), Strings()
     duplicates = expired = bound = 0
     async for page in walk(handle, folders, ordered=False):
@@ -549,7 +557,7 @@ async def count_staged(handle: QueueHandle[Runtime], config: StoredConfig | None
 
 async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int]) -> int:
     """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
-    now, later, scheduled = handle.runtime.server_clock.estimate(), f"{handle.paths.later}/", 0
+    now, later, scheduled = await shown_time(handle.runtime), f"{handle.paths.later}/", 0
     for folder, number in held.items():
         hour = hour_named(folder.removeprefix(later))
         if hour is None or not number:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import insort
+from functools import partial
 from math import ceil, inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from aiozkqueue.zookeeper import MultiError, NoNodeError, SetData, Stat, until_answered
+from aiozkqueue.zookeeper import Create, Delete, MultiError, NoNodeError, SetData, Stat, until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -22,6 +23,8 @@ TRUSTED: Final = 2 * SAMPLE_LIFETIME
 """Seconds after its last sample for which the measured time decides whether something is due."""
 #: Seconds between the progress of the date and that of monotonic time after which the machine counts as suspended.
 SUSPENDED: Final = 1.0
+#: The name of a znode that exists only within a multi, which it dates.
+PROBE: Final = "time"
 #: Entries that may accumulate, in addition to those still waiting, before finished ones are removed.
 SLACK: Final = 64
 
@@ -106,6 +109,8 @@ class ServerClock:
         self._lead = self._date_lead()
         self._least = _Bound()
         self._most = _Bound()  # of negated offsets
+        self._showing = asyncio.Lock()
+        self._show_again = -inf
 
     def local(self) -> float:
         """Return the local time that samples are relative to, in milliseconds from an arbitrary start."""
@@ -185,6 +190,26 @@ class ServerClock:
         """
         slept = 0.0 if self._least.best is None else self._date_lead() - self._lead
         return self.now() + int(slept * 1000)
+
+    async def shown(self, folder: str) -> int:
+        """Return the server's time for display, as `estimate`; without a recent sample, take one.
+
+        A multi creates, writes and removes a znode in ``folder``, so nothing is left. After a refusal, as for a user
+        who may only read, the next multi is sent a minute later. Wait while disconnected.
+        """
+        async with self._showing:
+            while not self.sampled_within(TRUSTED) and self._clock.monotonic() >= self._show_again:
+                try:
+                    await until_answered(self._zookeeper, partial(self._sample_in, folder))
+                except MultiError:
+                    self._show_again = self._clock.monotonic() + TRUSTED
+        return self.estimate()
+
+    async def _sample_in(self, folder: str) -> None:
+        path, sent = f"{folder}/{PROBE}", self.local()
+        _, stat, _ = await self._zookeeper.multi([Create(path), SetData(path, b""), Delete(path)])
+        assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: the result of SetData
+        self.observe(stat.mtime, sent)
 
     def then(self, moment: float) -> int:
         """Return the server's time at a moment of `Clock.monotonic`, at or after its true value."""

@@ -23,6 +23,7 @@ from aiozkqueue.layout import name_at
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
+from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.queue.commit.register import FixedOperations, server_time
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
@@ -543,7 +544,7 @@ def _not_found(name: str) -> NotFoundError:
 
 
 async def _shown(runtime: SessionCore, name: str, record: JobRecord) -> Job:
-    last = max(record.last, runtime.server_clock.estimate()) if record.paused else record.last
+    last = max(record.last, await shown_time(runtime)) if record.paused else record.last
     following = next((await load(record.cron, record.zone)).after(last), None)
     return Job(
         name=name,

@@ -35,6 +35,7 @@ from aiozkqueue.moments import milliseconds_at, moment_at
 from aiozkqueue.operations.alter import TRIES, alter_with, always_changed, replacement, settled
 from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import list_items, locked_ids, walk
+from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.operations.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.create_items import CreateItems
@@ -337,7 +338,7 @@ class NotificationQueue(Generic[T]):
             msg = f"status={status!r}: give {' or '.join(map(repr, get_args(Status)))}, or leave it out"
             raise InvalidOptionError(msg)
         found = await self._find(_Wanted(search_key1, search_key2, until))
-        now = core_of(self._session).server_clock.estimate()
+        now = await shown_time(core_of(self._session)) if found else 0
         shown = [self._shown(item, now) for item in found]
         shown.sort(key=lambda notification: notification.effective_date)
         return [notification for notification in shown if status in (None, notification.status)]

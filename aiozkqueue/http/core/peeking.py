@@ -9,6 +9,7 @@ from aiozkqueue.layout.compaction import compaction_key, restored_in
 from aiozkqueue.operations.bundles import dissolve_first
 from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import first_items, locked_ids
+from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.operations.stats import configuration, lanes
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.commit.unclaimed import find_pages
@@ -46,7 +47,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     locked = await locked_ids(handle)
     async for ended in ended_locks(handle):
         locked.discard(ended)
-    now = handle.runtime.server_clock.estimate()
+    now = await shown_time(handle.runtime)
     is_ours = chooser(config, handle.runtime.node) or bool
 
     def passes(name: str) -> bool:

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 import aiozkqueue as zq
 from aiozkqueue import sampling
-from aiozkqueue.metrics import collector
+from aiozkqueue.metrics import collector, queue_gauges
 from aiozkqueue.sampling import Sampler
 from tests.integration.queue.conftest import eventually
-from tests.integration.queue.test_metrics import samples, wait_for_samples
+from tests.integration.queue.test_metrics import samples, values_of, wait_for_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from prometheus_client import Metric
+
+
+class Gauges(CollectorRegistry):
+    """The metrics of the last samples."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__()
+        self.sampler = sampler
+
+    def collect(self) -> Iterator[Metric]:
+        yield from queue_gauges(self.sampler.latest, ())
 
 
 AGE = "aiozkqueue_queue_oldest_waiting_age_seconds jobs"
@@ -63,6 +78,22 @@ async def test_delayed_messages_do_not_count_as_waiting_and_have_no_age(
     await jobs.put(b"now")
     await wait_for_samples(metrics, messages=2, scheduled=1, delayed=1, waiting=1)
     assert 0 <= (await samples(metrics))[AGE] < 60
+
+
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+async def test_the_age_is_right_on_a_machine_whose_clock_is_wrong_or_is_set(
+    session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    await other.queue("jobs").put(b"x")
+    right, sampler = time.time, Sampler(session)
+    for offset in (ahead, 0, 2 * ahead):
+        monkeypatch.setattr(time, "time", lambda offset=offset: right() + offset)
+        await sampler.sample("jobs")
+        age = values_of(generate_latest(Gauges(sampler)))[AGE]
+        assert 0 < age < 3600, offset
+        stats = await session.queue("jobs").stats()
+        assert stats.oldest_age is not None
+        assert 0 < stats.oldest_age < 3600, offset
 
 
 async def test_the_oldest_is_the_first_that_is_neither_in_flight_nor_retried_later(

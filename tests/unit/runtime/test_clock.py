@@ -11,18 +11,34 @@ from hypothesis import strategies as st
 from aiozkqueue.queue.candidates.watches import Timers
 from aiozkqueue.queue.state.claim import EPHEMERAL_CAP, SessionBudget
 from aiozkqueue.runtime.clock import SAMPLE_LIFETIME, TRUSTED, Clock, ServerClock
+from aiozkqueue.zookeeper import MultiError, NoAuthError, Stat
 
 if TYPE_CHECKING:
-    from aiozkqueue.zookeeper import ZooKeeper
+    from collections.abc import Sequence
+
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
 EPOCH = 1 << 32
 
 
 class Leader:
-    """The part of a client that a server clock uses."""
+    """The part of a client that a server clock uses. Its clock is 7,000 s ahead of the monotonic clock."""
 
     last_zxid = EPOCH
     generation = 1
+
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self.refuses = False
+        self.asked: list[str] = []
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        path = operations[0].path
+        self.asked.append(path)
+        if self.refuses:
+            raise MultiError(0, NoAuthError(path))
+        mtime = int(7_000_000 + self.clock.now * 1000)
+        return [path, Stat(*[0] * 11)._replace(mtime=mtime), None]
 
 
 class ManualClock(Clock):
@@ -38,8 +54,8 @@ class ManualClock(Clock):
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader(clock: ManualClock) -> Leader:
+    return Leader(clock)
 
 
 @pytest.fixture
@@ -233,3 +249,30 @@ def test_the_true_time_is_within_the_bounds_of_a_single_late_reply(server: Serve
     server.observe(mtime, sent)
     assert server.now() == mtime  # early by the delay of the reply
     assert server.latest() == pytest.approx(mtime + 4000, abs=2)
+
+
+async def test_the_time_that_is_shown_is_measured_once_a_minute_and_after_the_date_was_set(
+    server: ServerClock, clock: ManualClock, leader: Leader
+) -> None:
+    for expected, passed, set_ahead in ((1, 0, 0), (1, 30, 0), (2, 31, 0), (3, 0, 7200)):
+        clock.now += passed
+        clock.slept += set_ahead
+        assert await server.shown("/zms/.clients") == pytest.approx(7_000_000 + clock.now * 1000, abs=1)
+        assert len(leader.asked) >= expected
+        measured = len(leader.asked)
+        assert await server.shown("/zms/.clients") == pytest.approx(7_000_000 + clock.now * 1000, abs=1)
+        assert len(leader.asked) == measured
+    assert set(leader.asked) == {"/zms/.clients/time"}
+
+
+async def test_the_time_that_is_shown_to_a_user_without_rights_is_asked_for_once_a_minute(
+    server: ServerClock, clock: ManualClock, leader: Leader
+) -> None:
+    leader.refuses = True
+    for _ in range(50):
+        assert await server.shown("/zms/.clients") == int(clock.time() * 1000)
+        clock.now += 1
+    assert len(leader.asked) == 1
+    clock.now += TRUSTED
+    leader.refuses = False
+    assert await server.shown("/zms/.clients") == pytest.approx(7_000_000 + clock.now * 1000, abs=1)

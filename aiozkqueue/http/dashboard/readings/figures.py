@@ -50,7 +50,7 @@ class Figures(NamedTuple):
 
 def figures_of(name: str, sample: Sample, rates: Rates, now: float) -> Figures:
     """Return the figures of a queue from its sample, at a time in seconds since 1970."""
-    age = None if sample.oldest is None else max(0.0, now - sample.oldest)
+    age = sample.age(now)
     signs: dict[Sign, bool] = {
         "paused": sample.paused,
         "no consumers": bool(sample.waiting and not sample.consumers),

@@ -10,6 +10,7 @@ from aiozkqueue.operations.bundles import first_bundled
 from aiozkqueue.operations.held import held_of_groups
 from aiozkqueue.operations.listing import first_items
 from aiozkqueue.operations.peek import bundled_content
+from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.operations.stats import configuration, content, due_of, lanes_of
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.unclaimed import find_pages, record_of_attempts
@@ -143,19 +144,20 @@ async def _single_rows(handle: QueueHandle[SessionCore], index: _Index, placed: 
     items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
     unreadable: Unreadable = {}
     async for page in find_pages(handle, list(items), unreadable, index.config):
+        now = await shown_time(handle.runtime)
         for snapshot in page:
-            yield _row(handle, items[snapshot.place], snapshot, index.heads)
+            yield _row(handle, items[snapshot.place], snapshot, index.heads, now)
         await asyncio.sleep(0)
 
 
-def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot, heads: frozenset[str]) -> Row:
+def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot, heads: frozenset[str], now: int) -> Row:
     lock = found.lock
     record = record_of_attempts(found.meta)
     read = content(handle.state, item, found.item, 0 if record is None else record.attempts)
     if lock is not None and is_group(found.lock_id) and found.id not in heads:
         lock = None  # another message of its group is held
     due = due_of(item, found.lock_id, lock)
-    if due is not None and due <= handle.runtime.server_clock.estimate():
+    if due is not None and due <= now:
         due = None
     status: Status = "waiting"
     if lock is not None and LockRecord.decode(lock.data).end is None:

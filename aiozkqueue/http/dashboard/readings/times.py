@@ -10,6 +10,7 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.operations.history import record_of
 from aiozkqueue.operations.history_report import Times
 from aiozkqueue.operations.listing import collect_children, list_children
+from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.queue.candidates.collectors import Earliest
 from aiozkqueue.queue.commit.unclaimed import read_all
 from aiozkqueue.session.internals import handle_of
@@ -42,7 +43,7 @@ class MessageTimes(NamedTuple):
 async def read(queue: Queue[bytes], seconds: float) -> MessageTimes:
     """Read the times of up to `MOST` messages that ended in the last ``seconds``. Raises: AccessDeniedError."""
     handle = handle_of(queue)
-    first = handle.runtime.server_clock.estimate() - milliseconds_in(seconds)
+    first = await shown_time(handle.runtime) - milliseconds_in(seconds)
     records = [
         record for record in await _newest(handle, first) if record.claimed is not None and record.ended >= first
     ]
