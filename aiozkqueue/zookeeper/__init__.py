@@ -52,6 +52,7 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
+    Answer,
     Check,
     Collector,
     Create,
@@ -65,6 +66,7 @@ from aiozkqueue.zookeeper.interface import (
     Silence,
     Stat,
     State,
+    TlsFailure,
     Versioned,
     Watch,
     WatchEvent,
@@ -80,6 +82,7 @@ from aiozkqueue.zookeeper.tls_files import RenewedContext, TlsFiles
 __all__ = [
     "PAGE",
     "Acl",
+    "Answer",
     "Auth",
     "AuthFailedError",
     "BadVersionError",
@@ -114,6 +117,7 @@ __all__ = [
     "Stat",
     "State",
     "ThrottledError",
+    "TlsFailure",
     "TlsFiles",
     "Versioned",
     "Watch",

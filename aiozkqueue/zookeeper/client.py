@@ -21,12 +21,12 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
+    Answer,
     C,
     Create,
     Node,
     Operation,
     Result,
-    Silence,
     Stat,
     State,
     Versioned,
@@ -213,7 +213,7 @@ class ZooKeeperClient:
         """Whether credentials are sent."""
         return self._session.authenticated
 
-    async def ask_servers(self, word: str) -> dict[str, str | Silence]:
+    async def ask_servers(self, word: str) -> dict[str, Answer]:
         """Return each server's answer to a four-letter command, or why it has not answered."""
         session = self._session
         servers = session.ensemble.servers

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import ssl
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,18 +18,19 @@ import anyio
 from aiozkqueue.zookeeper import records, wire
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
-from aiozkqueue.zookeeper.interface import Silence
+from aiozkqueue.zookeeper.interface import Silence, TlsFailure
 from aiozkqueue.zookeeper.sasl import DigestMd5
 from aiozkqueue.zookeeper.threads import in_thread
+from aiozkqueue.zookeeper.tls_errors import advice_on
 from aiozkqueue.zookeeper.tls_files import RenewedContext
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.zookeeper.auth import Auth
     from aiozkqueue.zookeeper.connection import Connection
     from aiozkqueue.zookeeper.hosts import Server
+    from aiozkqueue.zookeeper.interface import Answer
 
 _ANY_PORT = 0
 #: Seconds for a four-letter command.
@@ -75,14 +77,17 @@ async def dial(
     return opened
 
 
-async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | Silence:
+async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> Answer:
     """Return the answer to a four-letter command, cut at 64 KiB, or the reason for its absence."""
     answer = bytearray()
+    silence: Silence | TlsFailure
     try:
         async with asyncio.timeout(COMMAND_TIMEOUT):
             reader, writer = await _open_any(await resolve(server), server, tls)
     except _CLOSED:
         return Silence.CLOSED
+    except ssl.SSLError as error:
+        return TlsFailure(str(error), advice_on(error))
     except OSError:  # TimeoutError is one
         return Silence.UNREACHABLE
     silence = Silence.CLOSED
@@ -93,6 +98,8 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | Si
                 answer += data
     except TimeoutError:
         silence = Silence.FROZEN
+    except ssl.SSLError as error:  # a server refuses a client's certificate after the handshake
+        silence = TlsFailure(str(error), advice_on(error))
     except OSError:
         pass  # closed
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,6 +39,18 @@ class Silence(enum.Enum):
     UNREACHABLE = "unreachable"
     FROZEN = "frozen"  # it accepts connections, but answers nothing in time
     CLOSED = "closed"  # it accepts connections, and closes them
+
+
+class TlsFailure(NamedTuple):
+    """Why TLS with a server fails, so that it has not answered a four-letter command."""
+
+    why: str
+    advice: str | None
+    """The remedy, if it is known."""
+
+
+#: The answer of a server to a four-letter command, or why there is none.
+Answer: TypeAlias = str | Silence | TlsFailure
 
 
 class Node(NamedTuple):
@@ -276,7 +288,7 @@ class ZooKeeper(Protocol):
         """Whether credentials are sent."""
         ...
 
-    async def ask_servers(self, word: str) -> dict[str, str | Silence]:
+    async def ask_servers(self, word: str) -> dict[str, Answer]:
         """Return each server's answer to a four-letter command, or why it has not answered."""
         ...
 

@@ -33,14 +33,17 @@ _OF_CLIENT: Final = (
 )
 
 
+def advice_on(error: Exception) -> str | None:
+    """Return the remedy of an error of TLS; None: it is another error, or the remedy is unknown."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _OF_SERVER.get(error.verify_code)
+    if isinstance(error, ssl.SSLError):
+        reason = getattr(error, "reason", None) or ""  # Python itself raises some without it
+        return next((advice for pattern, advice in _OF_CLIENT if re.search(pattern, reason)), None)
+    return None
+
+
 def described(error: Exception) -> str:
     """Return the text of an error of a connection, for TLS with advice; "" for an error without a text."""
-    text = str(error)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        advice = _OF_SERVER.get(error.verify_code)
-    elif isinstance(error, ssl.SSLError):
-        reason = getattr(error, "reason", None) or ""  # Python itself raises some without it
-        advice = next((advice for pattern, advice in _OF_CLIENT if re.search(pattern, reason)), None)
-    else:
-        advice = None
-    return text if advice is None else f"{text}; {advice}"
+    advice = advice_on(error)
+    return f"{error}" if advice is None else f"{error}; {advice}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -185,6 +186,27 @@ async def test_another_user_with_the_same_certificate_has_access_unless_an_acl_n
                 await session.queue("q").peek()
         else:
             assert [message.body for message in await session.queue("q").peek()] == [b"1"]
+
+
+@pytest.mark.parametrize("fault", ["authority", "client certificate"])
+def test_doctor_names_the_certificate_that_is_refused_and_the_remedy(
+    strict: EmbeddedZooKeeper, certificates: Certificates, cli: Cli, tmp_path: Path, fault: str
+) -> None:
+    other = make_certificates(tmp_path)
+    authority = other.authority if fault == "authority" else certificates.authority
+    variables = {
+        "AIOZKQUEUE_HOSTS": strict.secure_hosts,
+        "AIOZKQUEUE_TLS_CA": str(authority),
+        "AIOZKQUEUE_TLS_CERT": str(other.client),
+        "AIOZKQUEUE_CONNECT_TIMEOUT": "1",
+    }
+    done = cli("doctor", "--json", **variables)
+    assert done.status == 3
+    server, finding = [json.loads(line) for line in done.stdout.splitlines()]
+    assert server["reachable"]
+    assert finding["text"].startswith("TLS with it fails: [SSL: ")
+    remedy = "does not trust the authority" if fault == "authority" else "rejects the client's certificate"
+    assert remedy in finding["advice"]
 
 
 def test_the_command_accepts_the_same_certificate_files(

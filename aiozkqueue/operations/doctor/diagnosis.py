@@ -151,7 +151,15 @@ def _of_answer(server: ServerFacts) -> Iterator[Finding]:
             Severity.WARNING,
             server.address,
             "cannot be reached",
-            "start it again: the queues need a quorum of the servers",
+            "start it again: the queues need a quorum of the servers; if it ends again, see its log: its disk may be "
+            "full",
+        )
+    elif server.tls_error is not None:
+        yield Finding(
+            Severity.WARNING,
+            server.address,
+            f"TLS with it fails: {server.tls_error}",
+            server.tls_advice or "compare the TLS settings of the server and of this client",
         )
     elif not server.serving:
         yield Finding(
@@ -174,7 +182,8 @@ def _of_answer(server: ServerFacts) -> Iterator[Finding]:
             server.address,
             "accepts connections, and closes them without an answer to `srvr`",
             "raise its maxClientCnxns if this machine has that many connections to it (its log has `Too many "
-            "connections from`); otherwise see its log: it may be starting, or have no quorum",
+            "connections from`); otherwise see its log: it may be starting, have no quorum, or use TLS on this "
+            "port while this client does not, or the reverse",
         )
     elif server.version is None:
         yield Finding(

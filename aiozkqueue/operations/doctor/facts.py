@@ -44,6 +44,10 @@ class ServerFacts:
     """Whether it accepted a connection, and then sent nothing in time."""
     request_limit: int | None = None
     """The largest request that it accepts, bytes, if this is less than this client expects."""
+    tls_error: str | None = None
+    """Why TLS with it fails; None: it does not."""
+    tls_advice: str | None = None
+    """The remedy of that error, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from aiozkqueue.zookeeper import (
     SetData,
     Silence,
     Stat,
+    TlsFailure,
     below,
 )
 from aiozkqueue.zookeeper.handshake import ask
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Answer
     from aiozkqueue.zookeeper.hosts import Server
 
 #: The number of round trips to measure, of reads and of writes.
@@ -211,7 +213,8 @@ class _Examination:
         return QueueFacts(name=name, exists=False, similar=await similar_queue(self._runtime, name))
 
 
-def _server(address: str, answer: str | Silence, settings: str | Silence, limit: int | None = None) -> ServerFacts:
+def _server(address: str, answer: Answer, settings: Answer, limit: int | None = None) -> ServerFacts:
+    tls = answer if isinstance(answer, TlsFailure) else None
     return ServerFacts(
         address,
         answer is not Silence.UNREACHABLE,
@@ -222,21 +225,23 @@ def _server(address: str, answer: str | Silence, settings: str | Silence, limit:
         answers=answer is not Silence.CLOSED,
         frozen=answer is Silence.FROZEN,
         request_limit=limit,
+        tls_error=None if tls is None else tls.why,
+        tls_advice=None if tls is None else tls.advice,
     )
 
 
-def _size_of_files(settings: str | Silence) -> int | None:
+def _size_of_files(settings: Answer) -> int | None:
     """Return the size of snapshots and logs by a server's answer to ``conf``; None: it does not answer."""
-    text = "" if isinstance(settings, Silence) else settings
+    text = settings if isinstance(settings, str) else ""
     sizes = {folder: int(size) for folder, size in _FILES.findall(text)}
     return sum(sizes.values()) if sizes else None
 
 
-def _is_serving(answer: str | Silence) -> bool:
+def _is_serving(answer: Answer) -> bool:
     """Whether an answer to ``srvr`` does not say that the server lacks a quorum."""
-    return isinstance(answer, Silence) or (_NOT_SERVING not in answer and _first(_MODE, answer) != "read-only")
+    return not isinstance(answer, str) or (_NOT_SERVING not in answer and _first(_MODE, answer) != "read-only")
 
 
-def _first(pattern: re.Pattern[str], answer: str | Silence) -> str | None:
-    match = None if isinstance(answer, Silence) else pattern.search(answer)
+def _first(pattern: re.Pattern[str], answer: Answer) -> str | None:
+    match = pattern.search(answer) if isinstance(answer, str) else None
     return None if match is None else match[1]

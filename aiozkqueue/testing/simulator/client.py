@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.client import PersistentWatch, ZooKeeperClient
 from aiozkqueue.zookeeper.errors import MultiError, NodeExistsError, NoNodeError
-from aiozkqueue.zookeeper.interface import C, Create, Node, Operation, Result, Silence, Stat, Versioned
+from aiozkqueue.zookeeper.interface import Answer, C, Create, Node, Operation, Result, Silence, Stat, Versioned
 from aiozkqueue.zookeeper.listings import Collected
 
 from .requests import Kind, Request
@@ -41,7 +41,7 @@ class SimulatedClient(ZooKeeperClient):
     async def check_version(self, within: float) -> None:
         """Return at once: a simulated server knows all requests."""
 
-    async def ask_servers(self, word: str) -> dict[str, str | Silence]:  # noqa: ARG002 - as the base class
+    async def ask_servers(self, word: str) -> dict[str, Answer]:  # noqa: ARG002 - as the base class
         """Return no answers: there is no network on virtual time, and the lookup of a name could take real time."""
         return {str(server): Silence.UNREACHABLE for server in self._session.ensemble.servers}
 
