@@ -54,6 +54,11 @@ async def refused(why: str, hosts: str, root: str, tls: ssl.SSLContext) -> None:
     pytest.fail(f"{why!r} is not in {error!r}")
 
 
+def append(to: Path, file: Path) -> None:
+    with to.open("ab") as end:
+        end.write(file.read_bytes())
+
+
 @pytest.fixture(scope="module")
 def strict(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates
@@ -153,6 +158,22 @@ async def test_a_client_certificate_of_an_unknown_authority_is_refused(
     unknown = await asyncio.to_thread(make_certificates, tmp_path)
     trusting.load_cert_chain(unknown.client)
     await refused("the server rejects the client's certificate: load one", strict.secure_hosts, root, trusting)
+
+
+async def test_a_server_keeps_the_last_of_several_authorities_with_the_same_subject_in_a_pem_trust_store(
+    embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates, root: str, tmp_path: Path
+) -> None:
+    last = await asyncio.to_thread(make_certificates, tmp_path)
+    trusted = tmp_path / "trusted.pem"
+    for authority in (certificates.authority, last.authority):
+        await asyncio.to_thread(append, trusted, authority)
+    tls = ServerTls(certificates.server, trusted, client_certificate=True)
+    server = await asyncio.to_thread(embedded_server, ServerOptions(tls=tls, fsync=False))
+    context = await asyncio.to_thread(certificates.client_context)
+    await asyncio.to_thread(context.load_cert_chain, last.client)
+    await round_trip(server.secure_hosts, root, context)
+    await asyncio.to_thread(context.load_cert_chain, certificates.client)
+    await refused("the server rejects the client's certificate", server.secure_hosts, root, context)
 
 
 async def test_a_server_that_closes_a_tls_connection_without_an_answer_is_reported_with_likely_causes(
