@@ -94,7 +94,7 @@ class CandidateSource:
             zookeeper, state.paths, clock, excluded=index.held.__contains__, lock_ids=index.lock_ids
         )
         self._lane_reader = LaneReader(state, zookeeper, index.selector, index.doubts)
-        self._last_idle = 0.0
+        self._last_idle = self._shared_at = 0.0
 
     def at_work(self) -> None:
         """Record that there is work; remove the watches when there has been work for a while."""
@@ -108,6 +108,17 @@ class CandidateSource:
         """Register this session as a consumer. Raises: ReopenError."""
         if not await self._registration.ensure(generation):
             raise ReopenError
+
+    async def update_share(self, generation: int, *, within: float = 0.0) -> None:
+        """Share with the consumers that are registered now, unless that was done less than ``within`` seconds ago."""
+        if (now := self._clock.monotonic()) - self._shared_at < within:
+            return
+        consumers = await self._zookeeper.children(self._state.paths.consumers, generation=generation)
+        # Consumers of other nodes are registered too: items that only this node accepts are not shared with them.
+        accepts = self._state.snapshot.accepts
+        share = await self._registration.share(consumers, generation)
+        self._levels.reshare(share if accepts is None else Partition())
+        self._shared_at = now
 
     async def unregister(self) -> None:
         """End the registration as a consumer."""
@@ -421,18 +432,14 @@ class CandidateSource:
         return taken
 
     async def _list(self, level: PriorityLevel, lane: str, generation: int) -> None:
-        index, paths, backlog = self._index, self._state.paths, level.backlog
+        index, backlog = self._index, level.backlog
         index.origin = Origin.OWN
         gone = index.begin_listing()
         ended = 0 if index.groups is None else index.groups.ended
         self._doubts.clear()
         backlog.begin_listing(lane)
         try:
-            consumers = await self._zookeeper.children(paths.consumers, generation=generation)
-            # Consumers of other nodes are registered too: items that only this node accepts are not shared with them.
-            accepts = self._state.snapshot.accepts
-            share = await self._registration.share(consumers, generation)
-            self._levels.reshare(share if accepts is None else Partition())
+            await self.update_share(generation)
             listed, locked = await self._lane_reader.read(
                 backlog,
                 lane,

@@ -38,7 +38,7 @@ from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
 from .discovery import CandidateSource
-from .groups import GroupLocks
+from .groups import LONGEST, GroupLocks
 from .pause import ABSENT, PAUSED, Pause
 from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
@@ -348,7 +348,8 @@ class ClaimDispatcher:
             self._start_over(generation)
         if (self._pause is not None or not self._candidates.ready(generation)) and not await self._prepare(generation):
             return
-        if self._group_locks.held:
+        if self._group_locks.held:  # otherwise a listing or a watch shows new consumers
+            await self._candidate_source.update_share(generation, within=LONGEST)
             self._deliver_from_groups()
         if self._held_bundles.at_hand_count:
             if not await self._held_bundles.confirm():
