@@ -3,12 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from random import Random
 
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 from tests.simulation.test_known_configuration import play
 
-if TYPE_CHECKING:
-    import aiozkqueue as zq
+#: Seconds of a network message between a client and the server: a search takes longer than a kept lock waits.
+WAY = 0.05
+
+
+def _way() -> float:
+    return WAY
+
+
+async def fill(session: zq.QueueSession, number: int) -> zq.Queue[bytes]:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(ordered=True))
+    for each in range(number):
+        await jobs.put(b"%d" % each)
+    return jobs
+
+
+def test_other_sessions_get_the_next_message_if_the_taker_that_waits_for_it_gives_up() -> None:
+    """The taker leaves while its session waits for the answer to a search, and delivers nothing in the meantime."""
+
+    async def main(commit_after: float, patience: float) -> bool:
+        cluster = Cluster(Ensemble(Random(1), delays=Delays(_way, _way, _way, _way)), 1)
+        async with cluster.connect() as session, cluster.connect() as other:
+            jobs = await fill(session, 2)
+
+            async def wait() -> None:
+                async with session.transaction(autocommit=False) as tx:
+                    await tx.take(jobs, timeout=patience)
+                    await tx.rollback(delay=0)
+
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(jobs, timeout=5) is not None
+                await asyncio.sleep(2)
+                waiting = asyncio.create_task(wait())
+                await asyncio.sleep(commit_after)
+                await tx.commit()
+            await waiting
+            async with other.transaction() as tx:
+                return await tx.take(other.queue("jobs"), timeout=30) is not None
+
+    for commit_after in (0, 0.08, 0.24):
+        for longer in (0.17, 0.21):
+            assert run_virtual(partial(main, commit_after, commit_after + longer)), (commit_after, longer)
+
+
+def test_a_session_that_holds_a_group_notices_a_pause_by_another_session() -> None:
+    """It delivers the messages that it has read ahead, and no more."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        jobs, handled = await fill(operator, 60), list[bytes]()
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            handled.append(delivery.body)
+            await asyncio.sleep(0.1)
+
+        async with consumer.listener(consumer.queue("jobs"), handle):
+            await asyncio.sleep(1)
+            await jobs.configure(zq.QueueConfig(paused=True))
+            before = len(handled)
+            await asyncio.sleep(60)
+            assert 0 < before < len(handled) <= before + 16
+
+    play(program, 2)
 
 
 def test_a_consumer_that_joins_gets_its_share_of_the_groups_that_another_one_holds() -> None:
