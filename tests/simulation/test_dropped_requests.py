@@ -9,7 +9,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
-from aiozkqueue.testing.simulator.requests import Fault
+from aiozkqueue.testing.simulator.requests import Fault, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,6 +45,10 @@ async def peek(session: QueueSession) -> object:
 async def configure(session: QueueSession) -> object:
     await session.queue("others").configure(zq.QueueConfig(max_size=3))
     return None
+
+
+async def delete(session: QueueSession) -> object:
+    return await session.queue("jobs").admin.delete(force=True)
 
 
 async def purge(session: QueueSession) -> object:
@@ -90,6 +94,30 @@ def test_a_call_whose_requests_are_all_dropped_ends_at_its_deadline_and_nothing_
     assert lasted <= PATIENCE + MARGIN
     assert count <= MOST
     assert stored == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("call", [delete, purge])
+def test_nothing_is_applied_if_the_server_drops_each_change_and_answers_reads(
+    call: Callable[[QueueSession], Awaitable[object]],
+) -> None:
+    """A server that drops a request says so: a change that was dropped is not in doubt."""
+
+    async def main() -> list[bytes]:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"1")
+            drops = True
+
+            def judge(_: ServerConnection, request: Request) -> Fault | None:
+                return Fault.DROPPED if drops and request.kind is Kind.MULTI else None
+
+            cluster.ensemble.judge = judge
+            with pytest.raises(zq.NotCommittedError):
+                await call(session)
+            drops = False
+            return [message.body for message in await jobs.peek()]
+
+    assert run_virtual(main) == [b"1"]
 
 
 def test_a_call_succeeds_when_the_server_processes_requests_again() -> None:
