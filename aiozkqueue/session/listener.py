@@ -324,10 +324,10 @@ class Listener(Generic[T_co]):
         raise NotImplementedError
 
     def _state_changed(self, state: State, generation: int) -> None:
-        if self._settings.on_lost != "cancel" or state not in (State.LOST, State.CONNECTED):
+        if self._settings.on_lost != "cancel" or state is State.SUSPENDED:
             return
         for scope, generation_of_claim in list(self._scopes.items()):
-            if state is State.LOST or generation_of_claim != generation:
+            if state is not State.CONNECTED or generation_of_claim != generation:
                 scope.cancel()
 
 

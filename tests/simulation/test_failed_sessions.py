@@ -16,13 +16,23 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.testing.simulator.cluster import make_cluster
-from aiozkqueue.zookeeper import AuthFailedError, Create, Delete, SetData
+from aiozkqueue.zookeeper import AuthFailedError, Create, Delete, SetData, State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiozkqueue.testing.simulator import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
+
+
+def refuse_credentials(session: zq.QueueSession) -> None:
+    """Let the servers refuse the credentials of a session when it reconnects."""
+
+    async def refuse(**_: object) -> None:
+        raise AuthFailedError("the server has refused the credentials")
+
+    zookeeper: Any = core_of(session).zookeeper
+    zookeeper.session._reconnect = refuse
 
 
 async def fail() -> None:
@@ -197,5 +207,40 @@ def test_a_declaration_in_doubt_when_no_server_answers_is_unknown(fault: Fault) 
             cluster.ensemble.judge = judge
             with pytest.raises(zq.OutcomeUnknownError, match="may have been applied"):
                 await jobs.declare("second", "0 3 * * *", session.queue("jobs"), b"1")
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["its session over", "credentials refused"])
+def test_a_handler_is_cancelled_when_its_claim_is_lost_although_no_server_can_be_used(*, failed: bool) -> None:
+    async def main() -> None:
+        cluster, ended = make_cluster(seed=0), asyncio.Event()
+        async with cluster.connect(name="lost") as session:
+            zookeeper: Any = core_of(session).zookeeper
+
+            async def handle(_: zq.Delivery[bytes]) -> None:
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.set()
+
+            def stop_servers(state: State, _: int) -> None:
+                if state is State.LOST:
+                    cluster.ensemble.die()
+
+            zookeeper.on_state(stop_servers)
+            await session.queue("jobs").put(b"1")
+            listener = session.listener(session.queue("jobs"), handle, on_lost="cancel")
+            listening = asyncio.create_task(listener.run())
+            await asyncio.sleep(1)
+            if failed:
+                refuse_credentials(session)
+                cluster.cut("lost")
+            else:
+                cluster.expire("lost")
+            async with asyncio.timeout(10):
+                await ended.wait()
+            listener.abort()
+            await asyncio.wait([listening])
 
     run_virtual(main)
