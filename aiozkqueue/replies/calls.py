@@ -11,6 +11,7 @@ from aiozkqueue.errors import NoReplyError
 from aiozkqueue.layout.replies import REPLY
 from aiozkqueue.zookeeper import (
     PAGE,
+    AuthFailedError,
     ClientClosedError,
     ConnectionLossError,
     Delete,
@@ -68,7 +69,10 @@ class Calls:
         self._waiting.pop(call, None)
 
     async def reply(self, future: asyncio.Future[bytes], due: float, message_id: str) -> bytes:
-        """Wait for a reply until a moment of the monotonic clock. Raises: NoReplyError; SessionClosedError."""
+        """Wait for a reply until a moment of the monotonic clock.
+
+        Raises: NoReplyError; SessionClosedError; AccessDeniedError: the servers refuse the credentials.
+        """
 
         def expire() -> None:
             why = f"message {message_id}: no reply in time; its handler may still run, or may not have begun"
@@ -79,6 +83,10 @@ class Calls:
             return await future
         finally:
             timer.cancel()
+
+    def client_failed(self) -> None:
+        """Fail all calls if the servers refuse the credentials: no watch reports that."""
+        self._changed.set()
 
     def close(self, error: QueueError) -> None:
         """Fail all calls."""
@@ -97,6 +105,8 @@ class Calls:
                     await self._collect()
         except NoAuthError as error:
             log.warning("calls get no replies, because of an ACL: %s", error)
+        except AuthFailedError as error:
+            self.close(AuthFailedError(f"no reply can be read: {error}; the message was put, and may still be handled"))
         except ClientClosedError:
             return
         finally:

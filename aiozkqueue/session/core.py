@@ -548,6 +548,7 @@ class SessionCore:
         for dispatcher in self._dispatchers.values():
             dispatcher.state_changed(state, generation)
         if state is State.FAILED:
+            self.calls.client_failed()
             for gate in self._gates:
                 gate.release(0)  # wakes its waiting puts, which then fail
 

@@ -211,6 +211,55 @@ def test_a_declaration_in_doubt_when_no_server_answers_is_unknown(fault: Fault) 
     run_virtual(main)
 
 
+async def put(session: zq.QueueSession) -> None:
+    await session.queue("full").put(b"2", timeout=None)
+
+
+async def take(session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        await tx.take(session.queue("paused"), timeout=None)
+
+
+async def iterate(session: zq.QueueSession) -> None:
+    async with session.queue("jobs").consume() as deliveries:
+        await anext(deliveries)
+
+
+async def call(session: zq.QueueSession) -> None:
+    await session.queue("questions").call(b"1", timeout=3600)
+
+
+async def listen(session: zq.QueueSession) -> None:
+    async def handle(_: zq.Delivery[bytes]) -> None:
+        pass
+
+    await session.listener(session.queue("jobs"), handle).run()
+
+
+@pytest.mark.parametrize("wait", [put, take, iterate, call, listen])
+def test_a_call_that_waits_ends_at_once_when_the_credentials_are_refused(
+    wait: Callable[[zq.QueueSession], Awaitable[None]],
+) -> None:
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect() as other, cluster.connect(name="refused") as session:
+            await other.queue("full").configure(zq.QueueConfig(max_size=1))
+            await other.queue("full").put(b"1", timeout=None)
+            await other.queue("paused").put(b"1")
+            await other.queue("paused").configure(zq.QueueConfig(paused=True))
+            waiting = asyncio.create_task(wait(session))
+            await asyncio.sleep(5)
+            refuse_credentials(session)
+            cluster.cut("refused")
+            async with asyncio.timeout(1):
+                with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
+                    await waiting
+            with pytest.raises(zq.AccessDeniedError):
+                await session.queue("jobs").put(b"1")
+
+    run_virtual(main)
+
+
 @pytest.mark.parametrize("failed", [False, True], ids=["its session over", "credentials refused"])
 def test_a_handler_is_cancelled_when_its_claim_is_lost_although_no_server_can_be_used(*, failed: bool) -> None:
     async def main() -> None:
