@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from random import Random
 
+import pytest
+
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
@@ -98,5 +100,36 @@ def test_a_consumer_that_joins_gets_its_share_of_the_groups_that_another_one_hol
             async with listener(1):
                 await done.wait()
         assert min(shares) > 80, shares
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_taker_gets_the_next_message_when_its_session_ends_the_last_lock_from_before_ordered_was_changed(
+    *, ordered: bool, commits: bool
+) -> None:
+    """Until then, the taker has searched the queue, and has found that nothing may be claimed yet."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        theirs, jobs = operator.queue("jobs"), consumer.queue("jobs")
+        await theirs.configure(zq.QueueConfig(ordered=not ordered, bundle=1))
+        await theirs.put(b"1")
+        await theirs.put(b"2")
+
+        async def take() -> bytes | None:
+            async with consumer.transaction() as tx:
+                message = await tx.take(jobs, timeout=5)
+                return None if message is None else message.body
+
+        async with consumer.transaction(autocommit=False) as held:
+            assert await held.take(jobs, timeout=5) is not None
+            await theirs.configure(zq.QueueConfig(ordered=ordered))
+            taking = asyncio.create_task(take())
+            await asyncio.sleep(1)
+            assert not taking.done()
+            await (held.commit() if commits else held.rollback(delay=0))
+            assert await taking == (b"2" if commits else b"1")
 
     play(program, 2)
