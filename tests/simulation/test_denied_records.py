@@ -24,6 +24,10 @@ def to_record(operation: Operation) -> bool:
     return isinstance(operation, SetData) and "/meta/bundle-" in operation.path
 
 
+def to_attempts(operation: Operation) -> bool:
+    return isinstance(operation, Create) and "/meta/meta-" in operation.path
+
+
 def to_dead_letter(operation: Operation) -> bool:
     return isinstance(operation, Create) and "/dlq/" in operation.path
 
@@ -88,6 +92,26 @@ def test_a_bundle_whose_record_can_no_longer_be_written_is_tried_again_each_minu
                 assert await tx.take(consumer.queue("jobs"), timeout=200) is None
             assert 2 <= refusals.refused <= 5
             await held.rollback()
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_single_message_whose_attempts_cannot_be_counted_is_tried_again_every_five_minutes(*, ordered: bool) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        jobs = operator.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=1, ordered=ordered, policy=zq.ConsumeTimes(3)))
+        await jobs.put(b"1")
+        refusals = Denied(consumer, to_attempts)
+        for patience, tries in ((10, 1), (1000, 4)):
+            async with consumer.transaction() as tx:
+                assert await tx.take(consumer.queue("jobs"), timeout=patience) is None
+            assert refusals.refused == tries
+        async with operator.transaction() as tx:
+            message = await tx.take(jobs, timeout=5)
+            assert message is not None
+            assert message.attempt == 1
 
     play(program, 2)
 
