@@ -1,4 +1,4 @@
-"""A due node that another program has overwritten: the message is still delivered at the end of its lock."""
+"""Due nodes and locks that another program has changed: the message is still delivered at the end of its lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
-from aiozkqueue.zookeeper import SetData
+from aiozkqueue.zookeeper import Delete, SetData
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -35,6 +35,23 @@ def test_an_idle_consumer_gets_the_message_of_a_lease_whose_due_node_is_damaged(
             await zookeeper.multi([SetData(f"{DUE}/{name}", data)])
             async with idle.transaction() as tx:
                 assert await tx.take(idle.queue("jobs"), timeout=2 * LIFETIME) is not None
+            assert loop.time() == pytest.approx(ends, abs=0.1)
+
+    run_virtual(main)
+
+
+def test_the_due_node_of_a_lock_that_another_program_deleted_does_not_end_the_next_lock() -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(), asyncio.get_running_loop()
+        async with cluster.connect() as holder, cluster.connect() as idle:
+            jobs = holder.queue("jobs")
+            message = await jobs.put(b"x")
+            assert await jobs.leases.take(lifetime=LIFETIME, timeout=10)
+            await core_of(holder).zookeeper.multi([Delete(f"/zms/jobs/locks/lock-{message}")])
+            assert await jobs.leases.take(lifetime=4 * LIFETIME, timeout=10)
+            ends = loop.time() + 4 * LIFETIME
+            async with idle.transaction() as tx:
+                assert await tx.take(idle.queue("jobs"), timeout=8 * LIFETIME) is not None
             assert loop.time() == pytest.approx(ends, abs=0.1)
 
     run_virtual(main)
