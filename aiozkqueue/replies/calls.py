@@ -7,8 +7,8 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiozkqueue.errors import NoReplyError
-from aiozkqueue.layout.replies import REPLY
+from aiozkqueue.errors import GivenUpError, NoReplyError
+from aiozkqueue.layout.replies import FAILED, REPLY, Failure
 from aiozkqueue.zookeeper import (
     PAGE,
     AuthFailedError,
@@ -71,7 +71,7 @@ class Calls:
     async def reply(self, future: asyncio.Future[bytes], due: float, message_id: str) -> bytes:
         """Wait for a reply until a moment of the monotonic clock.
 
-        Raises: NoReplyError; SessionClosedError; AccessDeniedError: the servers refuse the credentials.
+        Raises: NoReplyError, GivenUpError, SessionClosedError; AccessDeniedError: the servers refuse the credentials.
         """
 
         def expire() -> None:
@@ -133,20 +133,26 @@ class Calls:
                 log.info("%s could not be written, and is tried again in an hour: %s", self._folder, error)
 
     async def _collect(self) -> None:
-        """Read the replies that are waited for, and remove all."""
+        """Read the replies and failures that are waited for, and remove all."""
         try:
             names = await self._zookeeper.children(self._folder)
         except NoNodeError:
             return
-        calls = [name.removeprefix(REPLY) for name in names if name.startswith(REPLY)]
-        wanted = [call for call in calls if call in self._waiting]
-        paths = [f"{self._folder}/{REPLY}{call}" for call in wanted]
-        for call, node in zip(wanted, await read_pages(self._zookeeper, paths), strict=True):
-            future = self._waiting.get(call)
-            if node is not None and future is not None and not future.done():
+        answers = [name for name in names if name.startswith((REPLY, FAILED))]
+        wanted = [name for name in answers if name.partition("-")[2] in self._waiting]
+        nodes = await read_pages(self._zookeeper, [f"{self._folder}/{name}" for name in wanted])
+        for name, node in zip(wanted, nodes, strict=True):
+            future = self._waiting.get(name.partition("-")[2])
+            if node is None or future is None or future.done():
+                continue
+            if name.startswith(REPLY):
                 future.set_result(node.data)
-        for start in range(0, len(calls), PAGE):
-            await self._remove([f"{self._folder}/{REPLY}{call}" for call in calls[start : start + PAGE]])
+            else:
+                message_id, reason = Failure.decode(node.data)
+                why = f"message {message_id} was given up, so no handler replies: {reason}"
+                _fail(future, GivenUpError(why, message_id, reason))
+        for start in range(0, len(answers), PAGE):
+            await self._remove([f"{self._folder}/{name}" for name in answers[start : start + PAGE]])
 
     async def _remove(self, paths: list[str]) -> None:
         try:

@@ -42,6 +42,7 @@ from aiozkqueue.queue.put.queue_defaults import QueueDefaults
 from aiozkqueue.queue.state.claim import SessionBudget
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.replies.calls import Calls
+from aiozkqueue.replies.given_up import GivenUpAnswers
 from aiozkqueue.runtime.clock import EqualDeadlines, ServerClock
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
@@ -194,7 +195,9 @@ class SessionCore:
         self._retired: dict[str, ClaimCounts] = {}  # the counts of dispatchers that have ended, by queue
         self._janitor = Janitor(self) if janitor else None
         lane_ends, expired_keys = LaneEnds(clock, self.tasks), ExpiredKeys(self)
-        self._links = SessionLinks(self.server_clock, self.random, self._features, lane_ends.note, expired_keys.free)
+        self._links = SessionLinks(
+            self.server_clock, self.random, self._features, lane_ends.note, expired_keys.free, GivenUpAnswers(root)
+        )
         self._loop = asyncio.get_running_loop()
         self._thread_id = get_ident()
         self._process = _Process.current

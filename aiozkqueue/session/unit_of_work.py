@@ -36,10 +36,9 @@ from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
 from aiozkqueue.queue.commit.create_items import CreateItems, live_of, makes_bundles
 from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
+    LONGEST_SKIP,
     Disposition,
     describe_end,
-    obstructed_delay,
-    refuse_to_overtake,
     release_disposition,
 )
 from aiozkqueue.queue.commit.end_claims import end_claims
@@ -57,7 +56,7 @@ from .late_writes import no_capacity, not_sent
 from .work_state import WorkState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
     from aiozkqueue.queue.commit.capacity import Needs, Reservation
@@ -382,7 +381,7 @@ class UnitOfWork:
         runtime = self.runtime
         dispositions = self._claims
         if len(dispositions) > 1:
-            refuse_to_overtake(self.what, dispositions)
+            _refuse_to_overtake(self.what, dispositions)
         if (shared := self._contribution()) is not None:
             atomic_write = AtomicWrite(self.id, None, self._commit_settled)
             runtime.committer.submit(atomic_write, shared)
@@ -664,7 +663,7 @@ class UnitOfWork:
                 disposition = disposition._replace(cause=cause)
             elif claim.id == obstructed:
                 longest = max(
-                    obstructed_delay(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
+                    _obstructed_delay(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
                 )
                 disposition = disposition._replace(delay=longest)
             elif rewrite is not None or date is not None:
@@ -678,3 +677,23 @@ class UnitOfWork:
         released = dispatcher.releases.release(claims) if dispatcher is not None else None
         if released is not None:
             await wait_settled(released, limit=self.runtime.grace)
+
+
+def _refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> None:
+    """Refuse to release a message and end a later one of its group: the released one is redelivered first.
+
+    Raises: InvalidOptionError.
+    """
+    for group_lock in {claim.group_lock: None for claim in dispositions if claim.group_lock is not None}:
+        kinds = [dispositions[claim].kind for claim in group_lock.live if claim in dispositions]
+        if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
+            msg = (
+                f"{what}: it releases a message and ends a later one of the same group, which would overtake it; "
+                "release the later ones too"
+            )
+            raise InvalidOptionError(msg)
+
+
+def _obstructed_delay(attempt: int) -> float:
+    """Return the seconds before a message that could not be removed is redelivered, by its number of attempts."""
+    return min(LONGEST_SKIP, 8.0 ** min(attempt - 1, 10))

@@ -10,8 +10,9 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue import testing
-from aiozkqueue.errors import NoReplyError
+from aiozkqueue.errors import GivenUpError, NoReplyError
 from aiozkqueue.layout.replies import REPLY_TO
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import assert_dead_lettered, assert_empty
 from tests.integration.queue.conftest import eventually
 
@@ -201,6 +202,84 @@ async def test_a_call_ends_when_its_session_is_closed(zookeeper: str, queue_root
         await asyncio.wait_for(calling, 10)
 
 
+@pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
+@pytest.mark.parametrize(
+    "how", ["rejected", "rejected in a transaction", "used up", "dropped", "undecodable", "expired"]
+)
+async def test_a_call_ends_as_soon_as_its_message_is_given_up(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    how: str,
+    bundle: int | None,
+) -> None:
+    policies: dict[str, zq.Policy] = {
+        "used up": zq.ConsumeTimes(2, backoff=zq.Fixed(0)),
+        "dropped": zq.ConsumeTimes(1, exhausted="drop"),
+    }
+    config = zq.QueueConfig(bundle=bundle, policy=policies.get(how), history=zq.History(), expired="dead-letter")
+    await session.queue("jobs").configure(config)
+    called: list[bytes] = []
+
+    async def handler(delivery: zq.Delivery[Any]) -> None:
+        called.append(delivery.id.encode())
+        if how == "rejected":
+            delivery.reply(b"yes")
+            raise zq.Reject("no such order")
+        raise OSError("no disk")
+
+    async def serve() -> None:
+        if how == "rejected in a transaction":
+            async with other.transaction() as tx:
+                message = await tx.take(other.queue("jobs"), timeout=60)
+                assert message is not None
+                tx.reject(message, "no such order")
+            return
+        kind = Order if how == "undecodable" else bytes
+        await other.listener(other.queue("jobs", kind), handler).run()
+
+    options: Any = {"ttl": 0.001} if how == "expired" else {}
+    async with asyncio.timeout(120):
+        serving = asyncio.create_task(serve())
+        with pytest.raises(GivenUpError) as raised:
+            await session.queue("jobs").call(b"1", timeout=100, **options)
+    reasons = {
+        "rejected": "no such order",
+        "rejected in a transaction": "no such order",
+        "undecodable": "",
+        "expired": "",
+    }
+    assert reasons.get(how, "no disk") in raised.value.reason
+    assert raised.value.reason in str(raised.value)
+    if called:
+        assert raised.value.message_id.encode() in called
+    letters = await session.queue("jobs").dead_letters.peek()
+    assert [letter.reason for letter in letters] == ([] if how == "dropped" else [raised.value.reason])
+    assert [path for path in await server_view.tree(f"{queue_root}/.clients") if "/failed-" in path] == []
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
+async def test_a_message_is_given_up_although_its_caller_is_gone(
+    session: zq.QueueSession, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    jobs = session.queue("jobs")
+    async with zq.connect(zookeeper, root=queue_root) as caller:
+        with pytest.raises(NoReplyError):
+            await caller.queue("jobs").call(b"1", timeout=0.5)
+        client = core_of(caller).ids.client
+    await server_view.delete_at_once(f"{queue_root}/.clients/{client}")  # as the clean-up does after a day
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        del delivery
+        raise zq.Reject("no")
+
+    async with session.listener(jobs, handler):
+        await assert_dead_lettered(jobs, b"1", reason="no", timeout=30)
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+
+
 async def test_a_rejected_message_gets_no_reply(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
 
@@ -209,8 +288,8 @@ async def test_a_rejected_message_gets_no_reply(session: zq.QueueSession) -> Non
         raise zq.Reject("no")
 
     async with session.listener(jobs, handler):
-        with pytest.raises(NoReplyError):
-            await jobs.call(b"1", timeout=2)
+        with pytest.raises(GivenUpError, match="handler replies: no"):
+            await jobs.call(b"1", timeout=30)
         await assert_dead_lettered(jobs, b"1", reason="no", timeout=30)
 
 

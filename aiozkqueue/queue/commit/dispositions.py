@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError, InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
+from aiozkqueue.errors import ClaimLostError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
 from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import (
 from .write import OPERATION_WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.state.claim import Claim
@@ -143,11 +143,6 @@ def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
     )
 
 
-def obstructed_delay(attempt: int) -> float:
-    """Return the seconds before a message that could not be removed is redelivered, by its number of attempts."""
-    return min(LONGEST_SKIP, 8.0 ** min(attempt - 1, 10))
-
-
 def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Return the disposition of a message that has used up its attempts."""
     policy = claim.state.snapshot.policy
@@ -177,21 +172,6 @@ def describe_end(disposition: Disposition) -> str:
     if disposition.kind == "consume":
         return "dropped"
     return f"again after {round(disposition.delay, 3):g} s" if disposition.delay else "again at once"
-
-
-def refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> None:
-    """Refuse to release a message and end a later one of its group: the released one is redelivered first.
-
-    Raises: InvalidOptionError.
-    """
-    for group_lock in {claim.group_lock: None for claim in dispositions if claim.group_lock is not None}:
-        kinds = [dispositions[claim].kind for claim in group_lock.live if claim in dispositions]
-        if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
-            msg = (
-                f"{what}: it releases a message and ends a later one of the same group, which would overtake it; "
-                "release the later ones too"
-            )
-            raise InvalidOptionError(msg)
 
 
 def weigh_disposition(claim: Claim, disposition: Disposition) -> int:

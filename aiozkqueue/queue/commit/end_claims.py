@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.claim import Claim, GroupHold
-    from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.queue.state.hooks import EndHook, RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -157,7 +157,7 @@ class EndClaims(Part):
             parts = self._release(claim, disposition)
         for handler, operation in parts:
             composition.add(operation, EndHandler(self, claim, handler))
-        for end_hook in claim.state.snapshot.end_hooks if self._has_hooks(claim) else ():
+        for end_hook in hooks_of(claim, disposition) if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, composition.now):
                 composition.add(attached_op.operation, EndHandler(self, claim, attached_op.handler))
 
@@ -426,9 +426,15 @@ def weigh(claim: Claim, disposition: Disposition) -> int:
         weight = BUNDLED_WEIGHT if claim.bundled else 3 * OPERATION_WEIGHT
     else:
         weight = weigh_disposition(claim, disposition)
-    if claim.state.snapshot.end_hooks:
-        weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.state.snapshot.end_hooks)
+    if hooks := hooks_of(claim, disposition):
+        weight += sum(end_hook.weight(claim, disposition) for end_hook in hooks)
     return weight
+
+
+def hooks_of(claim: Claim, disposition: Disposition) -> Sequence[EndHook[Claim, Disposition]]:
+    """Return the features that take part in an end; the last one answers the caller of a message that is given up."""
+    hooks = claim.state.snapshot.end_hooks
+    return (*hooks, claim.state.answers) if disposition.reason else hooks
 
 
 def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> None:

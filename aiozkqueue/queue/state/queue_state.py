@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation, Stat
 
-    from .hooks import ClaimListener
+    from .hooks import ClaimListener, EndHook
     from .snapshot import QueueFeature
 
 log: Final = logging.getLogger(__name__)
@@ -95,6 +95,8 @@ class SessionLinks(NamedTuple):
     """Called when an item's path shows that its lane's counter is near its end."""
     free_key: Callable[[QueueState, str, KeyHolder], Awaitable[bool]]
     """Ends the holder of a unique key if it has expired, unless a consumer handles it; whether the key may be free."""
+    answers: EndHook[Any, Any]
+    """Answers the callers of messages that are given up."""
 
 
 class Opening(NamedTuple):
@@ -157,6 +159,11 @@ class QueueState:
     def version(self) -> int:
         """The version of the configuration last read."""
         return self.snapshot.revision.version
+
+    @property
+    def answers(self) -> EndHook[Any, Any]:
+        """The feature that answers the callers of messages that are given up."""
+        return self._links.answers
 
     @property
     def sticky(self) -> bool:

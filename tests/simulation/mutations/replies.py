@@ -31,6 +31,11 @@ def replies_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(with_replies)
+def answers_to_calls_that_are_given_up_not_stored(patch: pytest.MonkeyPatch) -> None:
+    leave_out(patch, lambda operation: isinstance(operation, Create) and "/failed-" in operation.path)
+
+
+@mutation(with_replies)
 def reply_of_a_failed_handler_sent_by_its_rollback(patch: pytest.MonkeyPatch) -> None:
     rollback = UnitOfWork._release_claims
 

@@ -1,4 +1,4 @@
-"""Calls that wait for the replies of handlers. Some handlers fail after they have replied."""
+"""Calls that wait for the replies of handlers. Some handlers fail or reject the message after they have replied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.errors import NoReplyError
+from aiozkqueue.errors import GivenUpError, NoReplyError
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 from tests.simulation.recorder import STATUS, HandlerError
@@ -27,6 +27,10 @@ class Calls:
     """By token of the message, the reply that its caller got."""
     missed: dict[str, float] = field(default_factory=dict[str, float])
     """By token, the end of a call without a reply."""
+    given_up: set[str] = field(default_factory=set[str])
+    """The tokens of the calls that ended because their message was given up."""
+    rejected: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
+    """By token, the delivery that rejects the message."""
     given: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
     """By reply, the commit that it belongs to."""
 
@@ -49,6 +53,8 @@ async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 calls.got[token] = reply.decode()
             except NoReplyError:
                 calls.missed[token] = run.loop.time()
+            except GivenUpError:
+                calls.given_up.add(token)
             run.decide(unit, Status.COMMITTED)
 
     async with asyncio.TaskGroup() as group:
@@ -67,9 +73,15 @@ async def answer(run: Recorder, client: str, session: zq.QueueSession) -> None:
         reply = f"{token} {len(calls.given)}"
         try:
             delivery.reply(reply.encode())
-            calls.given[reply] = unit
+            end = random.random()
+            if end > 0.1:
+                calls.given[reply] = unit
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
-            if random.random() < 0.2:
+            if end <= 0.1:
+                unit.rejects.add(token)
+                calls.rejected[token] = unit
+                raise zq.Reject("bad")
+            if end < 0.3:
                 raise HandlerError
         finally:
             run.release_unseen(unit)

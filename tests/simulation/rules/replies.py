@@ -38,3 +38,23 @@ def a_caller_that_waits_gets_the_reply_of_a_commit(history: History) -> Iterator
         missed = calls.missed.get(token, 0.0)
         if unit.status is Status.COMMITTED and missed > unit.takes[0].at + PROMPTLY:
             yield f"the call of {token} ended at {missed} without {reply!r}, given at {unit.takes[0].at}"
+
+
+@rule
+def a_call_is_given_up_only_if_its_message_was_rejected(history: History) -> Iterator[str]:
+    calls = history.part(Calls)
+    rejected = {token for unit in history.units if unit.status is not Status.NOT_COMMITTED for token in unit.rejects}
+    for token in calls.given_up:
+        if token not in rejected:
+            yield f"the call of {token} ended as given up, and no commit has rejected the message"
+        elif history.final.copies()[token]:
+            yield f"the call of {token} ended as given up, and the message is still stored"
+
+
+@rule
+def a_caller_that_waits_learns_that_its_message_was_rejected(history: History) -> Iterator[str]:
+    calls = history.part(Calls)
+    for token, unit in calls.rejected.items():
+        missed = calls.missed.get(token, 0.0)
+        if unit.status is Status.COMMITTED and missed > unit.takes[0].at + PROMPTLY:
+            yield f"the call of {token} ended at {missed}, although its message was rejected at {unit.takes[0].at}"

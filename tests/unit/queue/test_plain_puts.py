@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import ZooKeeper
 
-LINKS = SessionLinks(cast("ServerClock", None), Random(0), lambda _: (), lambda *_: None, cast("Any", None))
+LINKS = SessionLinks(
+    cast("ServerClock", None), Random(0), lambda _: (), lambda *_: None, cast("Any", None), cast("Any", None)
+)
 STATE = QueueState(cast("ZooKeeper", None), "/root", "jobs", LINKS)
 BODIES = st.lists(st.binary(max_size=2000), min_size=1, max_size=20)
 BATCHES = st.sampled_from(["", f"b{'a' * 32}-"])

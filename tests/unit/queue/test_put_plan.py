@@ -56,7 +56,9 @@ class Elsewhere:
 
 @pytest.fixture
 def state() -> QueueState:
-    links = SessionLinks(cast("ServerClock", None), Random(1), lambda _: (), lambda *_: None, cast("Any", None))
+    links = SessionLinks(
+        cast("ServerClock", None), Random(1), lambda _: (), lambda *_: None, cast("Any", None), cast("Any", None)
+    )
     return QueueState(cast("ZooKeeper", None), "/zms", "jobs", links)
 
 
