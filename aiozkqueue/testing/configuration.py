@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.arguments import collection
 from aiozkqueue.moments import milliseconds_in
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class ServerOptions:
     """Additional lines for the server's ``zoo.cfg``. The commands ``srvr`` and ``conf`` are allowed in any case."""
     jvm_options: Sequence[str] = ()
     """JVM options. The variable ``AIOZKQUEUE_JVM_OPTIONS`` applies to all servers, and its options come first."""
+
+    def __post_init__(self) -> None:
+        """Refuse a text in place of a collection. Raises: InvalidOptionError."""
+        collection(self.jvm_options, "jvm_options", "JVM options")
 
 
 @dataclass(frozen=True, slots=True)

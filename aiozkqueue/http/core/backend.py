@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 
+from aiozkqueue.arguments import collection
 from aiozkqueue.errors import (
     AccessDeniedError,
     ConfigConflictError,
@@ -103,6 +104,12 @@ class Settings:
     """How long a request waits for ZooKeeper after the end of its body before it fails with 503, seconds."""
     separate_purge: bool = False
     """Whether emptying a queue needs the permission ``purge``; EmoDB requires ``poll``."""
+
+    def __post_init__(self) -> None:
+        """Refuse a text in place of a collection. Raises: InvalidOptionError."""
+        collection(self.anonymous, "anonymous", "permissions, 'queue|VERB|NAME'")
+        if self.hosts is not None:
+            collection(self.hosts, "hosts", "host names")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from uuid import uuid4
 
 from pyspark.sql import functions
 
+from aiozkqueue.arguments import collection
 from aiozkqueue.errors import (
     AccessDeniedError,
     ClaimLostError,
@@ -104,11 +105,13 @@ def move(
         on_step: called with the name of each step as it begins.
 
     Raises:
-        InvalidOptionError: an option is invalid, or another run uses the folder.
+        InvalidOptionError: an option is invalid, ``queues`` is not a collection, or another run uses the folder.
         ConfigConflictError: an audit into another folder was interrupted and must be finished first.
         ClaimLostError: another audit has begun in the meantime; this one has published nothing.
         ConnectionLostError, AccessDeniedError.
     """
+    if queues is not None:
+        collection(queues, "queues", "names of queues")
     servers = parse_servers(options)
     target = Folder(spark, folder)
     target.require(OWN)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions
 
+from aiozkqueue.arguments import collection
 from aiozkqueue.layout import End
 from aiozkqueue.moments import moment_at
 from aiozkqueue.operations.history_report import MOST_SPANS, SPANS
@@ -119,8 +120,10 @@ def report(
         queues: the queues to report on; None: all.
 
     Raises:
-        InvalidOptionError: the folder is not the folder of an audit.
+        InvalidOptionError: the folder is not the folder of an audit, or ``queues`` is not a collection.
     """
+    if queues is not None:
+        collection(queues, "queues", "names of queues")
     source = Folder(spark, folder)
     source.require(OWN)
     places = [name for name in source.names() if name.startswith("queue=")]
