@@ -99,7 +99,7 @@ async def end_attempts(handle: QueueHandle[Runtime], batch: int, made: Made) -> 
         if name in ended:
             return
         try:
-            await apply_until_answered(handle.zookeeper, [handle.state.check(), ended.adding(name)])
+            await apply_until_answered(handle.zookeeper, [handle.state.snapshot.check, ended.adding(name)])
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(handle.name, refusal.error) from refusal

@@ -228,7 +228,7 @@ class BatchMaker:
         paths = self._state.paths
         # By the write of the ledgers' parent, a cancellation notices that a lock may have been replaced.
         write = SetData(paths.ledgers, b"")
-        operations: list[Operation] = [Create(path, write_page(entries)), self._state.check(), write]
+        operations: list[Operation] = [Create(path, write_page(entries)), self._state.snapshot.check, write]
         for entry in entries:
             operations += locking(paths, entry, lock)
         try:

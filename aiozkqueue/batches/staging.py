@@ -114,7 +114,7 @@ class BatchWriter:
         """
         while True:
             await self._state.admit_pending_batches()
-            admitted = self._state.check()  # consumers of a queue that is created again do not know of batches
+            admitted = self._state.snapshot.check  # consumers of a queue that is created again do not know of batches
             record, version = await self._read()
             if record is not None and record.batch >= batch:
                 if batch <= record.last_complete:
@@ -228,7 +228,7 @@ class BatchWriter:
                 return
             else:
                 after = record.discarded() if record.run == run else record.ending(run)
-            await self._change(record, version, after, self._state.check())
+            await self._change(record, version, after, self._state.snapshot.check)
 
     async def parts(self) -> list[str]:
         """Return the records of the parts of its batches, by name."""

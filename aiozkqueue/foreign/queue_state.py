@@ -29,6 +29,8 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    RequestTooLargeError,
+    SetData,
     apply_until_answered,
     parent_of,
 )
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.collectors import Earliest, Foremost, ShareCollector
     from aiozkqueue.queue.state.queue_state import Opening, SessionLinks
     from aiozkqueue.runtime.strings import Strings
-    from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper, ZooKeeperError
 
 _ID_DIGITS = 20
 #: Names that are checked together when one of them is taken.
@@ -103,6 +105,31 @@ class ForeignQueueState(QueueState):
         """See `QueueState`: a child that is created and deleted at once wakes clients that watch children."""
         wake = f"{path}/wake-{transaction_id}"
         return Create(wake), Delete(wake)
+
+    async def distinguish(self, paths: Sequence[str], items: list[Versioned | None], generation: int) -> None:
+        """See `QueueState`: if the server removes the empty parent, the names and versions of items begin again.
+
+        Without the other program's locks, its consumers may take an item that we hold, and put another one under its
+        name. That one is at version 0. So an item is written before it is delivered, and our commit asserts a version
+        that the other one does not have.
+        """
+        if self._layout.locks is None and self._layout.containers:
+            new = [index for index, item in enumerate(items) if item is not None and not item.version]
+            written = await asyncio.gather(*(self._written(paths[index], items[index], generation) for index in new))
+            for index, item in zip(new, written, strict=True):
+                items[index] = item
+
+    async def _written(self, path: str, item: Versioned | None, generation: int) -> Versioned | None:
+        """Write an item at version 0; return it as it is then, or None if it is gone."""
+        if item is None:
+            return None
+        try:
+            await apply_until_answered(self._zookeeper, [SetData(path, item.data, 0)], generation=generation)
+        except RequestTooLargeError:
+            return item  # it fills a request alone
+        except MultiError as refusal:
+            return None if isinstance(refusal.error, BadVersionError | NoNodeError) else item
+        return item._replace(version=1)
 
     def new_backlog(self, random: Random) -> Backlog:
         """See `QueueState`."""

@@ -310,7 +310,7 @@ def _removal(handle: QueueHandle[Runtime], place: str, state: BundleState) -> Ch
     lock = paths.lock(state.name.id)
     claim = Create(lock, LockRecord(ids.next(), ids.client).encode(), ephemeral=True)
     removed = removal(paths, place, state, obstructed=False)
-    return Change(handle.state, [handle.state.check(), claim, *removed, Delete(lock)])
+    return Change(handle.state, [handle.state.snapshot.check, claim, *removed, Delete(lock)])
 
 
 async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tuple[int, list[str]]:

@@ -137,7 +137,7 @@ async def _removing(
     cancelled = await _cancelled_node(handle)
     claim = _claim_of(handle, found)
     lock = paths.lock(bundle.name.id)
-    operations: list[Operation] = [handle.state.check()]  # another configuration may have the end recorded
+    operations: list[Operation] = [handle.state.snapshot.check]  # another configuration may have the end recorded
     if bundle.lock is None:
         operations.append(Create(lock, LockRecord(ids.next(), ids.client).encode()))
     if alone:

@@ -429,3 +429,25 @@ async def test_a_queue_is_not_created_among_the_items_of_another_programs_queue(
         message = await tx.take(theirs, timeout=30)
         assert message is not None
         assert message.body == b"theirs"
+
+
+async def test_a_commit_leaves_a_message_that_was_put_under_the_name_of_one_that_a_peer_took(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    """The server removes the empty container of Curator's simple queue, and the next one numbers its items from 0."""
+    queue = session.curator_queue(path, kind="simple")
+    await queue.put(b"first")
+    (name,) = await server_view.children(path)
+    with pytest.raises(zq.ClaimLostError):
+        async with session.transaction() as tx:
+            assert await tx.take(queue, timeout=30) is not None
+            tx.put("results", b"result")
+            await server_view.delete(f"{path}/{name}")
+            await server_view.delete(path)
+            await server_view.create(path)
+            await server_view.create(f"{path}/{name}", b"second")
+    assert await session.queue("results").size() == 0
+    async with session.transaction() as tx:
+        message = await tx.take(queue, timeout=30)
+        assert message is not None
+        assert message.body == b"second"

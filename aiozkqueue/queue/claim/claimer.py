@@ -138,6 +138,7 @@ class _ReadResult:
         """Record the data read of a candidate, the item before the lock."""
         if lock is None or lock.data != self._lock:
             self.lost.append(index)
+            self.items[index] = None
         else:
             self.items[index], self.metas[index], self.locked_at = item, meta, lock.ctime
 
@@ -319,6 +320,9 @@ class Claimer:
         except UnreadableError:
             read = _ReadResult([None] * count, [None] * count, lock, None)
             await self._read_each(read, items, locks, ids, generation)
+        if self._state.dialect is not None:
+            with reading_locked_items():
+                await self._state.distinguish(items, read.items, generation)
         return read
 
     async def _read_again(  # noqa: PLR0917 - one caller

@@ -289,7 +289,7 @@ class Collapse:
                 return removals
             operations = [operation for operation, _, _ in removals.operations]
             try:
-                await self._zookeeper.multi([self._state.check(), *operations], generation=generation)
+                await self._zookeeper.multi([self._state.snapshot.check, *operations], generation=generation)
             except MultiError as refusal:
                 if refusal.index == 0:
                     raise ReopenError from refusal

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Node, Operation, Stat
+    from aiozkqueue.zookeeper import Node, Operation, Stat, Versioned
 
     from .hooks import ClaimListener, EndHook
     from .snapshot import QueueFeature
@@ -301,6 +301,9 @@ class QueueState:
         del transaction_id
         return (SetData(path, b""),)
 
+    async def distinguish(self, paths: Sequence[str], items: list[Versioned | None], generation: int) -> None:
+        """Replace items just locked by ones that no later item can be mistaken for; None: gone. Ours have new names."""
+
     def new_backlog(self, random: Random) -> Backlog:
         """Return an empty collection of candidates for this queue."""
         return Backlog(random)
@@ -374,7 +377,7 @@ class QueueState:
         """
         while True:
             await self.ensure_lane(priority, scheduled=True)
-            create = [self.check(), Create(self.paths.at(folder))]
+            create = [self.snapshot.check, Create(self.paths.at(folder))]
             try:
                 await apply_until_answered(self._zookeeper, create)
             except MultiError as error:
@@ -533,10 +536,6 @@ class QueueState:
     async def free_key(self, key: str, holder: KeyHolder) -> bool:
         """End the holder of a unique key if it has expired; see `SessionLinks.free_key`."""
         return await self._links.free_key(self, key, holder)
-
-    def check(self) -> Operation:
-        """Return a check that the configuration is still the known one."""
-        return self.snapshot.check
 
     async def exists(self, since: int | None = None) -> bool:
         """Return whether the queue exists (``since`` a time, ms in ZooKeeper's time). Raises: AccessDeniedError.
