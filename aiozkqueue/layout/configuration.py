@@ -250,6 +250,8 @@ class StoredConfig(QueueConfig):
         """
         if not data:
             return cls()
+        if is_deleted(data):  # it would be a configuration of defaults
+            raise MalformedError(f"{_WHAT} cannot be used: the queue was deleted")
         stored = unknown_fields(read_object(data, _WHAT), _WHAT)
         try:
             read = cast("_Configuration", _configuration.validate_python(stored))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
+    DELETED,
     AtLeastOnce,
     ConsumeOnce,
     ConsumeTimes,
@@ -375,3 +376,8 @@ def test_the_settings_of_a_configuration_show_nothing_that_clients_record_beside
     assert type(config.settings) is QueueConfig
     assert not {"groups", "width", "scheduled", "priorities", "stored"} & set(dir(config.settings))
     assert json.loads(config.changed(by=config.settings).encode()) == recorded
+
+
+def test_the_mark_of_a_deleted_queue_is_not_a_configuration() -> None:
+    with pytest.raises(MalformedError, match="the queue was deleted"):
+        StoredConfig.decode(DELETED)
