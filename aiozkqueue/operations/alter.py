@@ -11,7 +11,7 @@ import enum
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, NotCommittedError, QueueError
+from aiozkqueue.errors import InvalidOptionError, NotCommittedError, QueueError
 from aiozkqueue.layout import (
     EMPTY_HEADER,
     HEADER_LIMIT,
@@ -41,6 +41,7 @@ from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.runtime.deadline import Deadline
+from aiozkqueue.runtime.sizes import too_large
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .bundles import single_out
@@ -129,8 +130,7 @@ async def update(
     handle = _handle_of(runtime, wanted)
     body = binding_of(wanted.queue).codec.encode(value, handle.name)
     if len(body) + HEADER_LIMIT > runtime.max_message:
-        msg = f"queue {handle.name!r}: the message takes {len(body)} bytes, ZooKeeper accepts {runtime.max_message}"
-        raise MessageTooLargeError(msg)
+        raise too_large(f"queue {handle.name!r}: the message", len(body), runtime.max_message)
 
     def make(found: ItemSnapshot) -> Change:
         return replacement(handle, found, body)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.dialects import PutNames
-from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, PayloadError
+from aiozkqueue.errors import InvalidOptionError, PayloadError
 from aiozkqueue.layout import FIRST_PRIORITY, LAST_PRIORITY, Header, MalformedError, decode, encode
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -20,6 +20,7 @@ from aiozkqueue.queue.commit.put_plan import join_plans
 from aiozkqueue.queue.options import prefix_of
 from aiozkqueue.queue.put.delay import placement_plan
 from aiozkqueue.queue.put.prepare import restored_plan
+from aiozkqueue.runtime.sizes import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -178,11 +179,9 @@ def _to_foreign_item(
 
 def _check_size(runtime: Runtime, target: QueueState, content: _Content, data: bytes) -> None:
     if len(data) > runtime.max_message:
-        msg = (
-            f"{content.title} would take {len(data)} bytes in queue {target.name!r}, ZooKeeper accepts "
-            f"{runtime.max_message}; take it in a transaction, store the payload elsewhere and put a reference to it"
-        )
-        raise MessageTooLargeError(msg)
+        what = f"{content.title}, put into queue {target.name!r},"
+        advice = "take it in a transaction, store the payload elsewhere and put a reference to it"
+        raise too_large(what, len(data), runtime.max_message, advice)
 
 
 def _refused(target: str, content: _Content, what: str, why: str) -> InvalidOptionError:

@@ -6,5 +6,6 @@
 ``tasks`` ``task_pool``   the tasks that a session owns, and tasks that are reused
 ``exception_groups``   the exceptions inside of groups
 ``strings``            very many names, without long pauses of the event loop
+``sizes``              the size of messages that the servers accept
 ``acl_errors``         refusals of an ACL as errors that name the queue
 """

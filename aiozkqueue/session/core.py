@@ -45,6 +45,7 @@ from aiozkqueue.replies.calls import Calls
 from aiozkqueue.replies.given_up import GivenUpAnswers
 from aiozkqueue.runtime.clock import EqualDeadlines, ServerClock
 from aiozkqueue.runtime.deadline import AT_ONCE
+from aiozkqueue.runtime.sizes import message_limit
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, State
 
@@ -74,8 +75,6 @@ OUTCOMES_KEPT = 10_000
 MOST_FILTERS = 64
 #: Queues whose dispatchers a session keeps while no taker uses them. One takes about 20 KB, and has a task.
 MOST_QUEUES = 1000
-#: Bytes of the largest request that are reserved for the names and reasons of one message.
-MESSAGE_MARGIN = 64 * 1024
 #: Bytes of the largest request that are reserved for the other operations of a transaction with puts.
 PUTS_MARGIN = 32 * 1024
 #: The exact size is not computed for requests whose estimate is below this share of the server's limit.
@@ -208,7 +207,7 @@ class SessionCore:
     def _measure_limits(self) -> None:
         """Derive the limits of messages and puts from the server's, which each connection may change."""
         limit = self.zookeeper.max_request
-        self.max_message: int = max(limit - MESSAGE_MARGIN, limit // 4)
+        self.max_message: int = message_limit(limit)
         """The largest item that can be put and still be dead-lettered, bytes."""
         self.max_puts: int = max(limit - PUTS_MARGIN, limit // 2)
         """The largest total size of all puts of one transaction, bytes."""

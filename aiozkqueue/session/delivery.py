@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
 from aiozkqueue.arguments import required_seconds, seconds
 from aiozkqueue.codec import codec_of
-from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, QueueError, Reject, Retry
+from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
 from aiozkqueue.moments import milliseconds_in
@@ -23,6 +23,7 @@ from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.reply import Reply
 from aiozkqueue.runtime.exception_groups import only_of
+from aiozkqueue.runtime.sizes import too_large
 
 from .cancellations import foreign_cancellations
 from .failures import describe
@@ -270,8 +271,7 @@ class WorkSettling:
         runtime.check()
         data = codec_of(queue, type(value), runtime.calls.codecs).encode(value, queue)
         if len(data) > runtime.max_message:
-            msg = f"queue {queue!r}: the reply takes {len(data)} bytes, ZooKeeper accepts {runtime.max_message}"
-            raise MessageTooLargeError(msg)
+            raise too_large(f"queue {queue!r}: the reply", len(data), runtime.max_message)
         self.work.reply_with(Reply(address.path(runtime.root), data))
 
     async def commit(self, timeout: float | None) -> None:

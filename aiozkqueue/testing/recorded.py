@@ -20,7 +20,7 @@ from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check_and_encode
-from aiozkqueue.session.core import MESSAGE_MARGIN
+from aiozkqueue.runtime.sizes import MESSAGE_MARGIN
 from aiozkqueue.session.delivery import SETTLED_HINT, Delivery, retry_delay
 from aiozkqueue.session.failures import decision_of
 from aiozkqueue.session.internals import was_entered

@@ -478,7 +478,7 @@ async def test_a_message_too_large_for_the_target_is_refused_before_anything_is_
     await kazoo.put(b"x" * size)
     for target in (native, curator):
         with pytest.raises(
-            zq.MessageTooLargeError, match=r"item entry-100-0000000000 .* would take \d+ bytes in queue"
+            zq.MessageTooLargeError, match=r"item entry-100-0000000000 .* put into queue .* takes \d+ bytes"
         ):
             await session.admin.moves.start(kazoo, target)
     await native.put(b"x" * size)

@@ -31,6 +31,7 @@ SHOWN = (
     "operations/*.py",
     "layout/*.py",
     "session/leases.py",
+    "runtime/sizes.py",
     "sampling.py",
     "zookeeper/call_limit.py",
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.dialects import PutNames
-from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
+from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT, Header, MalformedError, decode
 from aiozkqueue.queue.commit.dispositions import FOREIGN_NAME
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.put_plan import PutPlan
 from aiozkqueue.queue.options import schedule_of
+from aiozkqueue.runtime.sizes import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,11 +80,7 @@ def prepare_foreign(handle: QueueHandle[Runtime], payload: bytes | Sequence[byte
     prefix = dialect.name(PutNames(options.get("priority"), due, options.get("key")))
     data = dialect.item([payload] if isinstance(payload, bytes) else payload)
     if len(data) > handle.runtime.max_message:
-        msg = (
-            f"queue {handle.name!r}: the item takes {len(data)} bytes, ZooKeeper accepts {handle.runtime.max_message}; "
-            "store the payload elsewhere and put a reference to it"
-        )
-        raise MessageTooLargeError(msg)
+        raise too_large(f"queue {handle.name!r}: the item", len(data), handle.runtime.max_message)
     plan = None if delay is None else PutPlan(place=DueName(handle, delay))
     return Put(handle.state, handle.runtime.ids.next(), prefix, data, plan)
 

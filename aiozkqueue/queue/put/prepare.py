@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.arguments import plain
 from aiozkqueue.codec import BytesCodec, Codec, encode_all
-from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
+from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
@@ -29,6 +29,7 @@ from aiozkqueue.queue.commit.put_plan import PutPlan, join_plans
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
+from aiozkqueue.runtime.sizes import too_large
 
 from .delay import placement_plan
 from .filters import tags_plan
@@ -167,11 +168,7 @@ def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
 def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> bytes:
     data = encode(payload, header)
     if len(data) > limit:
-        msg = (
-            f"queue {queue!r}: the message takes {len(data)} bytes, ZooKeeper accepts {limit}; "
-            "store the payload elsewhere and put a reference to it"
-        )
-        raise MessageTooLargeError(msg)
+        raise too_large(f"queue {queue!r}: the message", len(data), limit)
     return data
 
 
