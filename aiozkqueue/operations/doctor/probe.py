@@ -43,13 +43,13 @@ from .queue_probe import QueueProbe
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.zookeeper import Answer
     from aiozkqueue.zookeeper.hosts import Server
 
-#: The number of round trips to measure, of reads and of writes.
+#: The largest number of round trips to measure, of reads and of writes.
 ROUND_TRIPS: Final = 20
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
@@ -98,7 +98,7 @@ class _Examination:
     async def run(self, names: Sequence[str]) -> Diagnosis:
         zookeeper = self._zookeeper
         await zookeeper.sync("/")
-        read = Latency.of([await self._time_read() for _ in range(ROUND_TRIPS)])
+        read = Latency.of([await self._time_read() for _ in self._rounds()])
         write: Latency | None = None
         offset: float | None = None
         over_quota = False
@@ -158,6 +158,14 @@ class _Examination:
         limits = await self._zookeeper.smaller_limits()
         return [_server(address, answer, settings[address], limits.get(address)) for address, answer in answers.items()]
 
+    def _rounds(self) -> Iterator[int]:
+        """Yield for each round trip to measure: at least one, and up to `ROUND_TRIPS` in a quarter of the time."""
+        share = self._budget.share(4)
+        for number in range(ROUND_TRIPS):
+            if number and not share.left:
+                return
+            yield number
+
     async def _time_read(self) -> float:
         start = self._runtime.clock.monotonic()
         await self._zookeeper.exists("/")
@@ -181,7 +189,7 @@ class _Examination:
         trips: list[float] = []
         offsets: list[float] = []
         try:
-            for _ in range(ROUND_TRIPS):
+            for _ in self._rounds():
                 start, local = clock.monotonic(), clock.time()
                 results = await zookeeper.multi([SetData(path, b"")])
                 trips.append(clock.monotonic() - start)

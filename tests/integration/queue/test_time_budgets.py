@@ -12,7 +12,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.admin import Severity
 from aiozkqueue.operations.budget import Budget
-from aiozkqueue.testing import Opcode
+from aiozkqueue.testing import Direction, Opcode
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import Request, ZooKeeperProxy
@@ -153,3 +153,27 @@ async def test_the_share_of_one_part_leaves_time_for_the_others() -> None:
     assert 24 < budget.share(50).left < 26
     assert 49 < budget.share(2).left < 51
     assert budget.share(1).left > 99
+
+
+async def test_a_diagnosis_measures_slow_servers_within_its_budget(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    measured = {Opcode.EXISTS: 0, Opcode.MULTI: 0}
+
+    def is_measured(request: Request) -> bool:
+        if request.opcode == Opcode.MULTI and b"/.clients/doctor-" in request.body:
+            measured[Opcode.MULTI] += 1
+        elif request.opcode == Opcode.EXISTS and request.body.startswith(b"\0\0\0\1/\0"):
+            measured[Opcode.EXISTS] += 1
+        return False
+
+    zookeeper_proxy.lose_before(is_measured)
+    zookeeper_proxy.delay(0.4, Direction.TO_CLIENT)
+    diagnosis = await session.admin.diagnose(budget=2)
+    # A quarter of the budget allows two round trips, and a znode is created and removed for the writes.
+    assert measured[Opcode.EXISTS] in {1, 2}
+    assert measured[Opcode.MULTI] in {3, 4}
+    assert diagnosis.ensemble.read.p50 >= 0.4
+    assert diagnosis.ensemble.write is not None
+    assert diagnosis.ensemble.write.p50 >= 0.4
