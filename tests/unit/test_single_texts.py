@@ -28,7 +28,5 @@ NO_SPARK: Any = None
     ],
 )
 def test_a_text_in_place_of_a_collection_is_refused(option: str, call: Callable[[], object]) -> None:
-    with pytest.raises(
-        InvalidOptionError, match=f"^{option} takes a collection of .*, not one str; put it"
-    ):
+    with pytest.raises(InvalidOptionError, match=f"^{option} takes a collection of .*, not one str; put it"):
         call()
