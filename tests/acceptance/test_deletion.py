@@ -12,6 +12,7 @@ import aiozkqueue as zq
 from aiozkqueue.errors import ImplicitSettleWarning, NotFoundError, QueueInUseError
 from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.testing import Opcode
+from tests.faults.account import CLAIM, SETTLE
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
@@ -540,3 +541,35 @@ async def test_a_deletion_removes_the_rate_of_its_queue_unless_slots_are_still_t
     monkeypatch.setattr("aiozkqueue.operations.deleted.KEPT", 0)
     await other.admin.clean()
     assert f"{queue_root}/.rates/slow" in await server_view.tree(f"{queue_root}/.rates")
+
+
+async def test_the_lock_of_a_group_is_left_to_a_session_that_holds_it_in_the_queue_that_was_created_again(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    open_session: Opener,
+    zookeeper_proxy: ZooKeeperProxy,
+    server_view: Observer,
+    queue_root: str,
+) -> None:
+    """A session removes a lock under which it has found no message, while the queue is deleted and created again."""
+
+    distant, jobs = await open_session(zookeeper_proxy.hosts), session.queue("jobs")
+    await jobs.put(b"0", group="g")
+    claim = zookeeper_proxy.hold_request(CLAIM)
+    async with distant.transaction(autocommit=False) as waiting:
+        taking = asyncio.create_task(waiting.take(distant.queue("jobs"), timeout=None))
+        await claim.struck()
+        assert (await take_one(session)).value == b"0"
+        removal = zookeeper_proxy.hold_request(SETTLE)
+        claim.release()
+        await removal.struck()
+        await jobs.admin.delete(force=True)
+        await jobs.put(b"1", group="g")
+        async with other.transaction() as tx:
+            assert await tx.take(other.queue("jobs"), timeout=30) is not None
+            (lock,) = await server_view.children(f"{queue_root}/jobs/locks")
+            held = await server_view.get(f"{queue_root}/jobs/locks/{lock}")
+            removal.release()
+            await core_of(distant).zookeeper.sync(queue_root)  # is answered after the removal
+            assert await server_view.get(f"{queue_root}/jobs/locks/{lock}") == held
+        taking.cancel()

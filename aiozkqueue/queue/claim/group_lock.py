@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.queue.commit.orphan_locks import LockRef
 from aiozkqueue.zookeeper import Check, Create, Delete
 
 if TYPE_CHECKING:
@@ -78,14 +79,13 @@ class GroupLock:
         "begun",
         "budget",
         "fate",
-        "forced_version",
         "generation",
         "gone",
         "group",
         "live",
         "locked_at",
         "reading",
-        "record",
+        "ref",
         "rereads",
         "settling",
         "size",
@@ -109,16 +109,14 @@ class GroupLock:
         self._state = state
         self.group: str = group
         """The id of the lock: ``g`` and the group's hash."""
-        self.record: bytes = record
-        """The data of the lock, which differs from that of any other lock."""
         self.generation: int = generation
         self.budget: EphemeralBudget = budget
         self.size: int = size
         self.begun: float = begun
         self.version: int = state.version
         """The configuration version under which the next messages are read: under another, groups may differ."""
-        self.forced_version: int = state.forced_version
-        """See `QueueState.forced_version`: read before the lock was created."""
+        self.ref: LockRef = LockRef(self.lock, record, state.forced_version, state.version)
+        """The lock that was created, with the versions that were read before."""
         self.live: list[Claim] = []
         """Messages that are delivered, or about to be, and not decided; oldest first."""
         self.ahead: deque[ReadMessage] = deque()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, id_at
-from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
+from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
 from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
@@ -191,7 +191,7 @@ class GroupLocks:
                 group_lock.budget.free(group_lock.size)
             raise
         for group_lock, lock in zip(group_locks, nodes[1::2], strict=True):
-            if lock is not None and lock.data == group_lock.record:
+            if lock is not None and lock.data == group_lock.ref.record:
                 self.held[group_lock.group] = group_lock
                 group_lock.locked_at = lock.ctime
             else:
@@ -208,7 +208,7 @@ class GroupLocks:
     ) -> list[Versioned | None]:
         """Create the locks, and read the oldest message and the lock of each group in turn; see `_lock`."""
         path_of = self._state.paths.at
-        creates = [Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks]
+        creates = [Create(group_lock.lock, group_lock.ref.record, ephemeral=True) for group_lock in group_locks]
         pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         reads = [path for pair in pairs for path in pair]
         try:
@@ -389,8 +389,7 @@ class GroupLocks:
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
         with suppress(SessionClosedError):  # then the lock ends with the session
-            lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
-            lock = lock if verified else lock.unverified()
+            lock = group_lock.ref if verified else group_lock.ref.unverified()
             removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)
             atomic_write = AtomicWrite(self._ids.next(), removal)
             self._committer.submit(atomic_write)
@@ -402,7 +401,7 @@ class GroupLocks:
         try:
             while True:
                 (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
-                if lock is None or lock.data != group_lock.record:
+                if lock is None or lock.data != group_lock.ref.record:
                     return
                 if (removal := self._unlock(group_lock, self._candidates.relist)) is None:
                     return
@@ -468,7 +467,7 @@ class GroupLocks:
         *nodes, base, lock = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
         if _moved_on(group_lock, rereads):
             return None
-        if lock is None or lock.data != group_lock.record:
+        if lock is None or lock.data != group_lock.ref.record:
             self.lost(group_lock)
             return None
         if base is None or base.version != group_lock.version:

@@ -36,6 +36,8 @@ class LockRef(NamedTuple):
     """Its data, which distinguishes it from all other locks."""
     forced_version: int
     """The version of the locks znode at some time before the lock was created, or while it was ours."""
+    configured: int = -1
+    """For a group's lock, also that of the configuration: in a queue that is created again, it has the same path."""
 
     def unverified(self) -> LockRef:
         """Return a reference whose removal first checks that the lock is ours: the folder never has its version."""
@@ -65,13 +67,15 @@ class RemoveOrphanLock(Part):
     def compose(self, composition: Composition) -> None:
         """Add the removal of the lock."""
         sent = composition.operations
+        if self._lock.configured >= 0:
+            sent.append(Check(self._state.paths.base, self._lock.configured))
         sent += (Check(self._state.paths.locks, self._lock.forced_version), Delete(self._lock.path))
         if self._wakeup is not None:
             sent.append(SetData(self._wakeup, b""))
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
-        if operation.path == self._state.paths.locks and isinstance(error, BadVersionError):
+        if operation.path in {self._state.paths.locks, self._state.paths.base} and isinstance(error, BadVersionError):
             return self._read_lock()
         if operation.path == self._wakeup:
             self._wakeup = None  # the lock must be removed even if the wake-up fails: idle consumers also poll
@@ -91,16 +95,14 @@ class RemoveOrphanLock(Part):
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
-            forced_version = await self._state.read_forced_version(
-                lock.path, lambda node: node.data == lock.record, generation
-            )
+            versions = await self._state.read_versions(lock.path, lambda node: node.data == lock.record, generation)
         except ZooKeeperError:
             self._gone()  # it is gone with the session, or its state cannot be known here
             raise
-        if forced_version is None:
+        if versions is None:
             self._gone()
             raise ClaimLostError(f"{lock.path}: released by force")
-        self._lock = lock._replace(forced_version=forced_version)
+        self._lock = LockRef(lock.path, lock.record, *versions)
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Report that the lock is gone."""

@@ -384,16 +384,16 @@ class ReleaseClaims(EndClaims):
             )
             return
         try:
-            forced_version = await claim.state.read_forced_version(claim.lock, is_ours, claim.generation)
+            versions = await claim.state.read_versions(claim.lock, is_ours, claim.generation)
         except ZooKeeperSessionExpiredError:
             return  # the write is sent again, and then ends with the session
         except NoAuthError as error:
             self._leave_locked(claim, error)
             return
-        if forced_version is None:
+        if versions is None:
             self._leave_out(claim, GONE if gone else FREE)
         else:
-            self._dispositions[claim] = Disposition("unlock", forced_version=forced_version, left=not gone)
+            self._dispositions[claim] = Disposition("unlock", forced_version=versions[0], left=not gone)
 
 
 def _is_stuck(claim: Claim, disposition: Disposition) -> bool:

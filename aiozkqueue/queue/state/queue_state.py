@@ -509,18 +509,19 @@ class QueueState:
             msg = f"queue {self.name!r} was deleted; nothing was applied"
             raise NotCommittedError(msg) from error
 
-    async def read_forced_version(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
-        """Return the version of the locks znode at a moment when ``lock`` was still ours; None: it is not ours.
+    async def read_versions(self, lock: str, ours: Callable[[Node], bool], generation: int) -> tuple[int, int] | None:
+        """Return the versions of the locks znode and of the configuration while ``lock`` was ours; None: it is not.
 
         ``ours`` distinguishes our lock from locks that other clients have created at the same path since.
 
         Raises: SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        folder, node = await self._zookeeper.read_many([self.paths.locks, lock], generation=generation)
-        if folder is None or node is None or not ours(node):
+        reads = [self.paths.base, self.paths.locks, lock]
+        base, folder, node = await self._zookeeper.read_many(reads, generation=generation)
+        if base is None or folder is None or node is None or not ours(node):
             return None
         self.forced_version = folder.stat.version
-        return self.forced_version
+        return self.forced_version, base.stat.version
 
     async def key_holder(self, key: str) -> KeyHolder | None:
         """Return the message that holds a unique key, given the key's hash; None if none does.
