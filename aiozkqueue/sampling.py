@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -176,6 +177,7 @@ class Sampler:
             start = time.monotonic()
             if start - self._sampled_at < age:
                 return
+            await self._learn_time()
             known = await self._names()
             names = known[:MOST_QUEUES]
             samples: dict[str, Sample] = {}
@@ -204,6 +206,7 @@ class Sampler:
 
     async def sample(self, name: str) -> None:
         """Sample one queue now. Raises: UnreadableError; as `sample_all`."""
+        await self._learn_time()
         self._latest[name] = await self._try(name)
 
     def forget(self, name: str) -> None:
@@ -250,6 +253,12 @@ class Sampler:
         return rates_between(earlier[0], last)
 
     # -- inside
+
+    async def _learn_time(self) -> None:
+        """Learn ZooKeeper's time, if it is soon known: it needs a write, which must not use up the time of a queue."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAMPLE_TIMEOUT):
+                await shown_time(core_of(self._session))
 
     async def _names(self) -> list[str]:
         runtime = core_of(self._session)

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 async def shown_time(runtime: Runtime) -> int:
     """Return ZooKeeper's time in milliseconds; if this user may not write below the root, this machine's clock decides.
 
-    A session that has written nothing in the last minute writes once: ZooKeeper states its time only for a write.
+    A session that has written nothing for ten minutes writes once: ZooKeeper states its time only for a write.
     """
     return await runtime.server_clock.shown(ClientPaths(runtime.root, "-").clients)

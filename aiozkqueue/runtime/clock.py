@@ -25,6 +25,8 @@ TRUSTED: Final = 2 * SAMPLE_LIFETIME
 SUSPENDED: Final = 1.0
 #: The name of a znode that exists only within a multi, which it dates.
 PROBE: Final = "time"
+#: Seconds for which a sample suffices for display, and until the time is asked for again if a caller did not wait.
+SHOWN, RETRY = 600.0, 10.0
 #: Entries that may accumulate, in addition to those still waiting, before finished ones are removed.
 SLACK: Final = 64
 
@@ -192,15 +194,18 @@ class ServerClock:
         return self.now() + int(slept * 1000)
 
     async def shown(self, folder: str) -> int:
-        """Return the server's time for display, as `estimate`; without a recent sample, take one.
+        """Return the server's time for display, as `estimate`; take a sample if there is none of the last ten minutes.
 
         A multi creates, writes and removes a znode in ``folder``, so nothing is left. After a refusal, as for a user
-        who may only read, the next multi is sent a minute later. Wait while disconnected.
+        who may only read, the next multi is sent a minute later; after a caller that does not wait, ten seconds later.
+        Wait while disconnected.
         """
         async with self._showing:
-            while not self.sampled_within(TRUSTED) and self._clock.monotonic() >= self._show_again:
+            while not self.sampled_within(SHOWN) and self._clock.monotonic() >= self._show_again:
+                self._show_again = self._clock.monotonic() + RETRY
                 try:
                     await until_answered(self._zookeeper, partial(self._sample_in, folder))
+                    self._show_again = -inf
                 except MultiError:
                     self._show_again = self._clock.monotonic() + TRUSTED
         return self.estimate()
