@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
 from aiozkqueue.zookeeper.watches import Mode, Registration, WatchRegistry
 from aiozkqueue.zookeeper.wire import MAX_REQUEST, Event
@@ -188,3 +190,26 @@ def test_a_plain_watch_whose_recursive_neighbour_was_removed_reports_children_on
     _dispatch(registry, CHILDREN, "/a")
     assert plain == 2 * [WatchEvent(EventKind.CHILDREN, "/a")]
     assert [event.path for event in root] == ["/a/b", "/a/c"]
+
+
+def test_a_recursive_watch_takes_no_more_memory_with_each_folder_that_has_an_event() -> None:
+    """A queue gets a folder for each hour of its delayed messages, and a client may run for years."""
+    registry, seen = WatchRegistry(), 0
+
+    def count(_: WatchEvent) -> None:
+        nonlocal seen
+        seen += 1
+
+    registry.add(Registration("/queue", count, recursive=True))
+    tracemalloc.start()
+    try:
+        peaks: list[int] = []
+        for begin in (0, 1_500):
+            tracemalloc.reset_peak()
+            for folder in range(begin, begin + 1_500):
+                _dispatch(registry, CREATED, f"/queue/later/{folder}/item")
+            peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert seen == 3_000
+    assert peaks[1] < 1.5 * peaks[0]
