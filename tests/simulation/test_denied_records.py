@@ -32,6 +32,10 @@ def to_dead_letter(operation: Operation) -> bool:
     return isinstance(operation, Create) and "/dlq/" in operation.path
 
 
+def to_new_items(operation: Operation) -> bool:
+    return isinstance(operation, Create) and ("/dlq/" in operation.path or "/items/item-" in operation.path)
+
+
 class Denied:
     """Refuses some writes of a session."""
 
@@ -41,6 +45,10 @@ class Denied:
         self._multi = zookeeper.multi
         self.refused = 0
         zookeeper.multi = self._checked
+
+    def lift(self) -> None:
+        """Refuse nothing from now on."""
+        self._where = lambda _: False
 
     def _checked(self, operations: Sequence[Operation], **options: Any) -> Any:
         for index, operation in enumerate(operations):
@@ -93,7 +101,7 @@ def test_a_bundle_whose_record_can_no_longer_be_written_is_tried_again_each_minu
             assert 2 <= refusals.refused <= 5
             await held.rollback()
 
-    play(program, 2)
+    play(program, 2, limit=10_000)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -113,7 +121,7 @@ def test_a_single_message_whose_attempts_cannot_be_counted_is_tried_again_every_
             assert message is not None
             assert message.attempt == 1
 
-    play(program, 2)
+    play(program, 2, limit=10_000)
 
 
 def test_a_message_that_cannot_become_a_dead_letter_keeps_its_attempts() -> None:
@@ -137,5 +145,36 @@ def test_a_message_that_cannot_become_a_dead_letter_keeps_its_attempts() -> None
                     attempts[taken.id] = taken.attempt
         assert attempts.pop(message.id) == 2
         assert set(attempts.values()) == {1}
+
+    play(program, 2, limit=10_000)
+
+
+@pytest.mark.parametrize("bundle", [1, 64])
+def test_a_message_without_attempts_left_is_not_delivered_again_while_it_cannot_become_a_dead_letter(
+    bundle: int,
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        jobs, shown = operator.queue("jobs"), list[int]()
+        policy = zq.ConsumeTimes(2, backoff=zq.Fixed(0))
+        await jobs.configure(zq.QueueConfig(bundle=bundle, policy=policy))
+        await jobs.put_many([b"%d" % number for number in range(NUMBER)])
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            if delivery.body == b"2":
+                shown.append(delivery.attempt)
+                await asyncio.sleep(5 * (delivery.attempt - 1))
+                raise KeyError
+
+        async with consumer.listener(consumer.queue("jobs"), handle, concurrency=8):
+            await asyncio.sleep(1)
+            refusals = Denied(consumer, to_new_items)
+            await asyncio.sleep(400)
+            assert shown == [1, 2]
+            assert refusals.refused
+            refusals.lift()
+            await asyncio.sleep(4000)
+        assert shown == [1, 2]
+        assert (await jobs.stats()).dead_letters == 1
 
     play(program, 2, limit=10_000)
