@@ -186,3 +186,24 @@ def test_idle_sessions_take_messages_of_every_kind_at_once(
     waits = waits_of(10, put, busy=busy, config=config, tags=tags, queue_of=queue_of, later=later)
     assert len(waits) == 10
     assert max(waits) <= MOST
+
+
+def test_a_listener_with_messages_at_hand_sends_nothing_after_its_queue_was_deleted_by_force() -> None:
+    async def main() -> int:
+        async with simulated() as cluster, cluster.connect() as operator, cluster.connect() as session:
+            cluster.ensemble.delays.network = lambda: 0.001
+            await jobs(operator).configure(zq.QueueConfig(bundle=16))
+            await jobs(operator).put_many([b"x"] * 640)
+
+            async def handle(_: zq.Delivery[bytes]) -> None:
+                await asyncio.sleep(0.2)
+
+            async with session.listener(jobs(session), handle, concurrency=30):
+                await asyncio.sleep(0.3)
+                await jobs(operator).admin.delete(force=True)
+                await asyncio.sleep(QUIET)
+                before = cluster.ensemble.arrivals
+                await asyncio.sleep(LATER)
+                return cluster.ensemble.arrivals - before
+
+    assert run_virtual(main) == 0
