@@ -144,11 +144,13 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
         for consumer in found:
             output.print_json(output.record_of(consumer))
     elif found:
+        named = any(consumer.name for consumer in found)
         output.print_table(
-            ["client", "host", "pid", "since", "holds", "messages"],
+            ["client", *(["name"] if named else []), "host", "pid", "since", "holds", "messages"],
             [
                 (
                     consumer.client,
+                    *([consumer.name] if named else []),
                     consumer.host,
                     consumer.pid,
                     output.when(consumer.since),

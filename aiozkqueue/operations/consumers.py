@@ -12,7 +12,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import LockRecord
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.collectors import Foremost
-from aiozkqueue.queue.commit.history import process_of
+from aiozkqueue.queue.commit.history import name_of, process_of
 from aiozkqueue.queue.commit.unclaimed import read_all, read_sets
 from aiozkqueue.zookeeper import PAGE
 
@@ -39,6 +39,8 @@ class ConsumerInfo:
     """The session's id; the ids of its own messages begin with it."""
     host: str
     pid: int
+    name: str = ""
+    """The name that the program gave to the session (``connect(name=...)``); empty: none."""
     since: datetime
     """When its ZooKeeper session began to take, in ZooKeeper's time."""
     messages: tuple[str, ...]
@@ -75,7 +77,14 @@ async def consumers(
         messages = [message for lock in held.get(node.stat.ephemeral_owner, []) for message in messages_of(lock)]
         since = moment_at(node.stat.ctime)
         found.append(
-            ConsumerInfo(client=entry_client(name), host=host, pid=pid, since=since, messages=tuple(sorted(messages)))
+            ConsumerInfo(
+                client=entry_client(name),
+                host=host,
+                pid=pid,
+                name=name_of(node.data),
+                since=since,
+                messages=tuple(sorted(messages)),
+            )
         )
     return sorted(found, key=lambda consumer: (consumer.since, consumer.client))
 

@@ -6,11 +6,13 @@ import asyncio
 import ssl
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
-from aiozkqueue.arguments import flag, is_storable, required_seconds, text
+from aiozkqueue.arguments import flag, is_storable, plain, required_seconds, text
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, QueueError, WrongLoopError
 from aiozkqueue.layout import check_root
+from aiozkqueue.queue.claim.registration import this_process
 from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
@@ -21,15 +23,19 @@ from .session import QueueSession
 from .unit_of_work import current_work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from aiozkqueue.arguments import Seconds
+    from aiozkqueue.zookeeper import ZooKeeper
 
     from .tracing import Tracing
 
 T = TypeVar("T")
+
+#: Maximum length of the name of a session.
+LONGEST_NAME = 100
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -45,6 +51,7 @@ class ConnectOptions(TypedDict, total=False):
     clock: Clock | None
     janitor: bool
     node: str | None
+    name: str | None
     tracing: Tracing | bool | None
 
 
@@ -56,22 +63,16 @@ class _Connecting(Block):
     def __init__(
         self,
         hosts: str,
-        root: str,
-        clock: Clock,
+        core: Callable[..., SessionCore],
         connect_timeout: float,
         *,
-        janitor: bool,
-        node: str | None,
         tracing: Tracing | bool | None,
         operation_timeout: float,
         **options: Any,  # noqa: ANN401 - passed to the client's connect, which types them
     ) -> None:
         self._hosts = hosts
-        self._root = root
-        self._clock = clock
+        self._core = core
         self._connect_timeout = connect_timeout
-        self._janitor = janitor
-        self._node = node
         self._tracing = tracing
         self._operation_timeout = operation_timeout
         self._options = options
@@ -96,9 +97,7 @@ class _Connecting(Block):
             raise AccessDeniedError(str(error)) from error
         except ZooKeeperError as error:
             raise ConnectionLostError(str(error)) from error
-        runtime = SessionCore(
-            zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing
-        )
+        runtime = self._core(zookeeper, tracing=tracing)
         runtime.limit_calls(self._operation_timeout)
         try:
             await runtime.start()
@@ -136,6 +135,7 @@ def connect(
     clock: Clock | None = None,
     janitor: bool = True,
     node: str | None = None,
+    name: str | None = None,
     tracing: Tracing | bool | None = None,
 ) -> AbstractAsyncContextManager[QueueSession]:
     """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
@@ -158,6 +158,8 @@ def connect(
         janitor: whether this session helps to clean the queues it uses (see `QueueConfig.clean_every`).
         node: the name by which queues with `QueueConfig.affinity` keep messages together, by default the host's name.
             Use one name for all sessions that may take each other's messages, and the same after a restart.
+        name: a name of up to 100 characters for this session, such as the service's, which lists of consumers show
+            with the host and the process. Several sessions may have the same.
         tracing: whether OpenTelemetry traces messages, whose headers then contain the context (see
             `aiozkqueue.tracing`). By default it does if the program has set up a tracer provider before it connects.
 
@@ -193,6 +195,11 @@ def connect(
     if node is not None and not is_storable(text(node, "node", "the name of a node")):
         msg = f"node={node!r}: give a name of valid Unicode, or leave it out for the host's name"
         raise InvalidOptionError(msg)
+    if name is not None and not (
+        text(name, "name", "the name of the session").isprintable() and 1 <= len(name) <= LONGEST_NAME
+    ):
+        msg = f"name={name!r}: give a name of 1 to {LONGEST_NAME} printable characters, or leave it out"
+        raise InvalidOptionError(msg)
     if tracing is not None and not isinstance(tracing, bool) and not callable(getattr(tracing, "sending", None)):
         msg = f"tracing takes True, False, None or a Tracing, not {type(tracing).__name__}"
         raise InvalidOptionError(msg)
@@ -200,11 +207,15 @@ def connect(
         "AbstractAsyncContextManager[QueueSession]",
         _Connecting(
             hosts,
-            root,
-            Clock() if clock is None else clock,
+            partial(
+                _core,
+                root=root,
+                clock=Clock() if clock is None else clock,
+                janitor=flag(janitor, "janitor"),
+                node=node,
+                name=None if name is None else plain(name),
+            ),
             first_wait,
-            janitor=flag(janitor, "janitor"),
-            node=node,
             tracing=tracing,
             operation_timeout=operation_limit,
             session_timeout=timeout,
@@ -213,6 +224,11 @@ def connect(
             acl=None if acl is None else _values_of(acl, Acl, "acl"),
         ),
     )
+
+
+def _core(zookeeper: ZooKeeper, *, name: str | None, **options: Any) -> SessionCore:  # noqa: ANN401 - those of the core
+    """Return the core of a session of this process."""
+    return SessionCore(zookeeper, about=this_process(name), **options)
 
 
 def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.admin import Process
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
 
 
 async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
@@ -37,6 +41,28 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
         state = await jobs.state(first)
         assert state.claimed_by == Process(client=holder.client, host=holder.host, pid=holder.pid)
     assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
+
+
+async def test_the_list_of_consumers_shows_the_name_of_a_session(
+    session: zq.QueueSession, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, name="billing") as named:
+        await named.queue("jobs").configure(zq.QueueConfig())
+        await named.queue("others").put(b"1")
+        async with named.transaction() as tx, session.transaction() as unnamed:
+            assert await tx.take(named.queue("jobs"), timeout=0.1) is None
+            assert await unnamed.take(session.queue("jobs"), timeout=0.1) is None
+            found = {consumer.client: consumer.name for consumer in await session.queue("jobs").admin.consumers()}
+        client = core_of(named).ids.client
+    assert found == {client: "billing", core_of(session).ids.client: ""}
+    about = json.loads(await server_view.get(f"{queue_root}/.clients/{client}"))
+    assert about == {"host": socket.gethostname(), "pid": os.getpid(), "name": "billing"}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "a\nb", "\ud800", 5])
+def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="name"):
+        zq.connect("127.0.0.1:1", name=name)
 
 
 async def test_the_list_names_the_held_messages_of_groups_and_of_ordered_queues(

@@ -42,9 +42,10 @@ log: Final = logging.getLogger(__name__)
 MOST_UNKNOWN: Final = 1000
 
 
-def this_process() -> bytes:
-    """Return the data of a consumer's entry, for operators: where it runs."""
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode()
+def this_process(name: str | None = None) -> bytes:
+    """Return the data of a consumer's entry, for operators: where it runs, and the name that the program gave it."""
+    named = {} if name is None else {"name": name}
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), **named}).encode()
 
 
 class Registration:

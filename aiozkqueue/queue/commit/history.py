@@ -96,15 +96,23 @@ def process_of(about: bytes) -> tuple[str, int]:
     return session_of(about)[1:]
 
 
-def session_of(about: bytes) -> tuple[str, str, int]:
-    """Return the session's client id, host and process id in its description, as `process_of` does."""
+def name_of(about: bytes) -> str:
+    """Return the name that a program gave to a session, in its description; empty if there is none."""
+    name = _fields_of(about).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _fields_of(about: bytes) -> dict[str, object]:
     try:
         fields: object = json.loads(about)
     except (ValueError, RecursionError):
-        return "", "", 0
-    if not isinstance(fields, dict):
-        return "", "", 0
-    entries = cast("dict[str, object]", fields)
+        return {}
+    return cast("dict[str, object]", fields) if isinstance(fields, dict) else {}
+
+
+def session_of(about: bytes) -> tuple[str, str, int]:
+    """Return the session's client id, host and process id in its description, as `process_of` does."""
+    entries = _fields_of(about)
     client, host, pid = (entries.get(name) for name in ("client", "host", "pid"))
     return (
         client if isinstance(client, str) else "",
