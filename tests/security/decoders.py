@@ -31,6 +31,7 @@ from aiozkqueue.layout.buses import BusRecord
 from aiozkqueue.layout.filters import decode_tags
 from aiozkqueue.layout.jobs import JobRecord
 from aiozkqueue.layout.moves import MoveRecord
+from aiozkqueue.layout.replies import MOST_REASON, Failure
 from aiozkqueue.layout.samples import SampleRecord
 from aiozkqueue.layout.tokens import leased_place
 from aiozkqueue.zookeeper import Check, Create, ProtocolError, SetData, ZooKeeperError, wire
@@ -95,6 +96,12 @@ def bus(data: bytes) -> None:
 def history(data: bytes) -> None:
     HistoryRecord.decode("1700000000000-abcdefghijklmnopqr", data)
     HistoryRecord.decode(data.decode("utf-8", "replace"), data)
+
+
+def failure(data: bytes) -> None:
+    decoded = Failure.decode(data)
+    shown = decoded._replace(reason=decoded.reason[:MOST_REASON])
+    assert Failure.decode(decoded.encode()) == shown
 
 
 def tags(data: bytes) -> None:
@@ -163,6 +170,7 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
         samples,
         bus,
         history,
+        failure,
         tags,
         token,
         event,
