@@ -215,7 +215,7 @@ def test_doctor_names_the_certificate_that_is_refused_and_the_remedy(
 ) -> None:
     other = make_certificates(tmp_path)
     authority = other.authority if fault == "authority" else certificates.authority
-    variables = {
+    variables: dict[str, Any] = {
         "AIOZKQUEUE_HOSTS": strict.secure_hosts,
         "AIOZKQUEUE_TLS_CA": str(authority),
         "AIOZKQUEUE_TLS_CERT": str(other.client),

@@ -16,6 +16,8 @@ from aiozkqueue.zookeeper.interface import Silence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiozkqueue.zookeeper import Answer
+
 
 @contextmanager
 def resetting() -> Iterator[Server]:
@@ -42,7 +44,7 @@ def resetting() -> Iterator[Server]:
 def test_a_server_that_resets_connections_is_not_taken_for_an_unreachable_one() -> None:
     with resetting() as server:
 
-        async def answers() -> set[str | Silence]:
+        async def answers() -> set[Answer]:
             return {await ask(server, "srvr", None) for _ in range(200)}
 
         assert asyncio.run(answers()) == {Silence.CLOSED}
