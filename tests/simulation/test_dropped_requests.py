@@ -48,7 +48,8 @@ async def configure(session: QueueSession) -> object:
 
 
 async def delete(session: QueueSession) -> object:
-    return await session.queue("jobs").admin.delete(force=True)
+    await session.queue("jobs").admin.delete(force=True)
+    return None
 
 
 async def purge(session: QueueSession) -> object:

@@ -247,7 +247,7 @@ def test_a_call_that_waits_ends_at_once_when_the_credentials_are_refused(
             await other.queue("full").put(b"1", timeout=None)
             await other.queue("paused").put(b"1")
             await other.queue("paused").configure(zq.QueueConfig(paused=True))
-            waiting = asyncio.create_task(wait(session))
+            waiting = asyncio.ensure_future(wait(session))
             await asyncio.sleep(5)
             refuse_credentials(session)
             cluster.cut("refused")
