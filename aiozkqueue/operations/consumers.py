@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.collectors import Foremost
-from aiozkqueue.queue.commit.history import name_of, process_of
 from aiozkqueue.queue.commit.unclaimed import read_all, read_sets
 from aiozkqueue.zookeeper import PAGE
 
@@ -73,15 +73,15 @@ async def consumers(
     for name, node in zip(names, entries, strict=True):
         if node is None:
             continue
-        host, pid = process_of(node.data)
+        process = ProcessInfo.decode(node.data)
         messages = [message for lock in held.get(node.stat.ephemeral_owner, []) for message in messages_of(lock)]
         since = moment_at(node.stat.ctime)
         found.append(
             ConsumerInfo(
                 client=entry_client(name),
-                host=host,
-                pid=pid,
-                name=name_of(node.data),
+                host=process.host,
+                pid=process.pid,
+                name=process.name,
                 since=since,
                 messages=tuple(sorted(messages)),
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.moments import moment_at
 from aiozkqueue.operations.ledger_pages import (
     Entry,
@@ -19,7 +20,6 @@ from aiozkqueue.operations.ledger_pages import (
     read_page,
     untouched_records,
 )
-from aiozkqueue.queue.commit.history import session_of
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
@@ -90,14 +90,14 @@ async def _read_ledger(zookeeper: ZooKeeper, path: str, group: str, node: Node) 
         for page in filter(is_page, await below(zookeeper, f"{path}/{name}")):
             with suppress(NoNodeError):  # it has been acknowledged or released in the meantime
                 messages += count_messages(await read_page(zookeeper.read, f"{path}/{name}/{page}"))
-    client, host, pid = session_of(node.data)
+    process = ProcessInfo.decode(node.data)
     return LedgerInfo(
         group=group,
         batches=len(manifests),
         messages=messages,
-        client=client,
-        host=host,
-        pid=pid,
+        client=process.client,
+        host=process.host,
+        pid=process.pid,
         changed=moment_at(changed),
     )
 

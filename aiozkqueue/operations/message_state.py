@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, StoredConfig, decode
 from aiozkqueue.layout.compaction import put_at
+from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_ids
-from aiozkqueue.queue.commit.history import process_of
 from aiozkqueue.queue.commit.unclaimed import attempts_of, lock_of, possible_locks, read_all, record_of_attempts
 
 from .bundles import find_bundled
@@ -224,14 +224,14 @@ async def _producer(handle: QueueHandle[Runtime], message_id: str) -> Process | 
     if len(message_id) <= CLIENT_DIGITS or handle.state.dialect is not None:
         return None
     (node,) = await read_all(handle, [ClientPaths(handle.runtime.root, client).base])
-    host, pid = process_of(b"" if node is None else node.data)
-    return Process(client=client, host=host, pid=pid)
+    process = ProcessInfo.decode(b"" if node is None else node.data)
+    return Process(client=client, host=process.host, pid=process.pid)
 
 
 async def _consumer(handle: QueueHandle[Runtime], client: str) -> Process:
     entries = [name for name in await list_children(handle, handle.paths.consumers) if entry_client(name) == client]
     for node in await read_all(handle, [handle.paths.consumer(name) for name in entries]):
         if node is not None:
-            host, pid = process_of(node.data)
-            return Process(client=client, host=host, pid=pid)
+            process = ProcessInfo.decode(node.data)
+            return Process(client=client, host=process.host, pid=process.pid)
     return Process(client=client)

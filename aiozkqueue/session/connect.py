@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 from aiozkqueue.arguments import flag, is_storable, plain, required_seconds, text
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, QueueError, WrongLoopError
 from aiozkqueue.layout import check_root
-from aiozkqueue.queue.claim.registration import this_process
 from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
 
 from .block import Block
-from .core import SessionCore
+from .core import SessionCore, this_process
 from .session import QueueSession
 from .unit_of_work import current_work
 
@@ -228,7 +227,7 @@ def connect(
 
 def _core(zookeeper: ZooKeeper, *, name: str | None, **options: Any) -> SessionCore:  # noqa: ANN401 - those of the core
     """Return the core of a session of this process."""
-    return SessionCore(zookeeper, about=this_process(name), **options)
+    return SessionCore(zookeeper, about=this_process(name or "").encode(), **options)
 
 
 def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import logging
 import os
+import socket
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
@@ -21,17 +22,17 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.foreign.queue_state import ForeignQueueState
 from aiozkqueue.layout import ClientPaths, IdSource
+from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.operations.ttl import ExpiredKeys
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
-from aiozkqueue.queue.claim.registration import this_process
 from aiozkqueue.queue.claim.services import ClaimServices
 from aiozkqueue.queue.commit.create_items import CreateItems, makes_bundles
 from aiozkqueue.queue.commit.failures import CLOSED, unknown
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.history import HistoryHook, process_of
+from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.meter import Meter
 from aiozkqueue.queue.commit.unsent import Contribution
 from aiozkqueue.queue.commit.write import AtomicWrite
@@ -102,6 +103,11 @@ if hasattr(os, "register_at_fork"):  # no forked children without fork
     os.register_at_fork(after_in_child=_Process.forked)
 
 
+def this_process(name: str = "") -> ProcessInfo:
+    """Return the description of a session of this process, with the name that its program gave it."""
+    return ProcessInfo(socket.gethostname(), os.getpid(), name=name)
+
+
 class _Life(enum.Enum):
     """Whether a session can be used. A session that has failed can still be closed."""
 
@@ -169,8 +175,8 @@ class SessionCore:
         #: Spreads load and retries; all random values of a session derive from its ids, so that a simulation can repeat
         #: them.
         self.random: Random = Random(self.ids.client)  # noqa: S311 - not for security
-        self.about: bytes = this_process() if about is None else about
-        self.node: str = node_hash(process_of(self.about)[0] if node is None else node)
+        self.about: bytes = this_process().encode() if about is None else about
+        self.node: str = node_hash(ProcessInfo.decode(self.about).host if node is None else node)
         """The hash of the node's name, by default the host's."""
         self.server_clock: ServerClock = ServerClock(clock, zookeeper)
         self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)

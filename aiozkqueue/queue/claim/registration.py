@@ -7,10 +7,7 @@ derives its share of the items from it.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import socket
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import condition_digest
@@ -40,12 +37,6 @@ log: Final = logging.getLogger(__name__)
 
 #: Entries checked after one listing: a queue has fewer consumers, and a listing must not wait for many more.
 MOST_UNKNOWN: Final = 1000
-
-
-def this_process(name: str | None = None) -> bytes:
-    """Return the data of a consumer's entry, for operators: where it runs, and the name that the program gave it."""
-    named = {} if name is None else {"name": name}
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), **named}).encode()
 
 
 class Registration:

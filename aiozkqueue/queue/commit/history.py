@@ -6,11 +6,11 @@ old records (`aiozkqueue.operations.cleaning`). `aiozkqueue.operations.history` 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import End, History, HistoryRecord
+from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError, parent_of
@@ -38,7 +38,8 @@ class HistoryHook:
         self._state = state
         self._zookeeper = zookeeper
         self._client = client
-        self._host, self._pid = process_of(about)
+        process = ProcessInfo.decode(about)
+        self._host, self._pid = process.host, process.pid
         self.payload: bool = False
         """Whether records keep payloads."""
 
@@ -89,33 +90,3 @@ class HistoryHook:
         if isinstance(error, NodeExistsError):
             return None
         return self._zookeeper.ensure(parent_of(operation.path))
-
-
-def process_of(about: bytes) -> tuple[str, int]:
-    """Return the host and process id in a session's description; empty values for missing or malformed ones."""
-    return session_of(about)[1:]
-
-
-def name_of(about: bytes) -> str:
-    """Return the name that a program gave to a session, in its description; empty if there is none."""
-    name = _fields_of(about).get("name")
-    return name if isinstance(name, str) else ""
-
-
-def _fields_of(about: bytes) -> dict[str, object]:
-    try:
-        fields: object = json.loads(about)
-    except (ValueError, RecursionError):
-        return {}
-    return cast("dict[str, object]", fields) if isinstance(fields, dict) else {}
-
-
-def session_of(about: bytes) -> tuple[str, str, int]:
-    """Return the session's client id, host and process id in its description, as `process_of` does."""
-    entries = _fields_of(about)
-    client, host, pid = (entries.get(name) for name in ("client", "host", "pid"))
-    return (
-        client if isinstance(client, str) else "",
-        host if isinstance(host, str) else "",
-        pid if type(pid) is int and pid > 0 else 0,
-    )
