@@ -491,7 +491,7 @@ async def test_a_bus_that_an_acl_does_not_let_this_user_create_is_named(
     await server_view.set_acl(f"{queue_root}/.buses", [make_acl("world", "anyone", read=True)])
     bus = Bus(session, "orders", Event)
     async with session.transaction(autocommit=False) as tx:
-        calls = {
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
             "post": lambda: bus.post(Placed(order=1)),
             "post in a transaction": lambda: bus.post(Placed(order=1), tx=tx),
             "join": lambda: bus.join("audit"),

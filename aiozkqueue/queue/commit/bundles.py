@@ -35,25 +35,27 @@ if TYPE_CHECKING:
 
 
 def end_bundled(
-    claim: BundledClaim, disposition: Disposition, due: int | None, composition: Composition
+    claim: BundledClaim, disposition: Disposition, due: int | None, composition: Composition, *, fenced: bool
 ) -> Iterator[tuple[RefusalHandler | None, Operation]]:
     """Record the end of one message in its bundle; return the other operations of the end, each with its handler.
 
-    ``due`` is when the message is redelivered, ms in ZooKeeper's time; None: immediately.
+    ``due`` is when the message is redelivered, ms in ZooKeeper's time; None: immediately. ``fenced``: the multi must be
+    refused if the bundle is lost, even if the record already states all of this end.
     """
     hold = claim.bundle
     if hold.gone:
         return
     if disposition.kind == "unlock":
-        hold.count_attempt(claim.position, claim.attempts_made)  # the fence, see below
+        # The fence: with a message that stays in a bundle, this write is refused if the bundle is lost.
+        hold.count_attempt(claim.position, claim.attempts_made)
     elif disposition.kind != "release":
         hold.end(claim.position)
     elif stays(claim, disposition):
         if claim.delivered:
             claim.error = disposition.error
             hold.note_error(claim.position, claim.error)
-            # Also the fence, even if the attempt is already counted: this write is refused if the bundle is lost.
-            hold.count_attempt(claim.position, claim.attempt)
+            if fenced or not claim.recorded:
+                hold.count_attempt(claim.position, claim.attempt)
     else:
         yield from _leave(claim, disposition, due, composition)
 

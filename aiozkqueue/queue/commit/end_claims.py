@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord
@@ -135,7 +135,8 @@ class EndClaims(Part):
         kind = disposition.kind
         if isinstance(claim, BundledClaim):
             composition.continue_chain(claim.bundle, self)
-            parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None, composition)
+            due = self._due(disposition) if disposition.delay else None
+            parts = end_bundled(claim, disposition, due, composition, fenced=self._fenced)
             if kind == "dead" and not claim.bundle.gone:
                 for operation in claim.bundle.guard():
                     composition.add(operation, EndHandler(self, claim, None))
@@ -262,6 +263,9 @@ class EndClaims(Part):
                 claim.settled(LEFT)
 
     # -- overridden by releases, which can be reduced
+
+    #: Whether a lost claim must fail the write.
+    _fenced: ClassVar[bool] = True
 
     def _has_hooks(self, claim: Claim) -> bool:  # noqa: ARG002 - all do
         """Whether the queue's end hooks apply to this end."""

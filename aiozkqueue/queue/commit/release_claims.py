@@ -138,6 +138,8 @@ class ReleaseClaims(EndClaims):
 
     # -- its operations
 
+    _fenced = False
+
     def _has_hooks(self, claim: Claim) -> bool:
         return claim not in self._reduced
 
