@@ -10,6 +10,7 @@ from aiozkqueue.layout import EMPTY_HEADER, MalformedError, StoredConfig, decode
 from aiozkqueue.queue.commit.unclaimed import lock_of, possible_locks, read_sets, record_of_attempts
 from aiozkqueue.queue.message import Content
 from aiozkqueue.runtime.acl_errors import name_some
+from aiozkqueue.wording import counted
 
 from .bundles import first_bundled
 from .listing import first_readable
@@ -75,10 +76,9 @@ def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
     """Log the messages that were left out."""
     if message_ids:
         log.warning(
-            "queue %s: %d messages are left out, because this user may not read them: %s; let this user read them, or "
-            "remove them",
+            "queue %s: leaving out %s that this user may not read: %s; allow this user to read, or remove the messages",
             state.name,
-            len(message_ids),
+            counted(len(message_ids), "message"),
             name_some(message_ids),
             extra={"queue": state.name},
         )

@@ -292,9 +292,9 @@ class Listener(Generic[T_co]):
                 await self._alarms.drain()
         if self._busy:
             log.warning(
-                "queue %s: %d handlers did not finish in time and are cancelled",
+                "queue %s: cancelling %s that did not finish in time",
                 self._queue.name,
-                self._busy,
+                counted(self._busy, "handler"),
                 extra={"queue": self._queue.name},
             )
 

@@ -13,6 +13,7 @@ from aiozkqueue.layout import MalformedError
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
 from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     NoAuthError,
@@ -103,8 +104,8 @@ class OrphanLocks:
 
     def log_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
-        text = "queue %s: %d messages were locked but could not be read: %s; their locks are removed"
-        log.warning(text, self._state.name, count, failure.error, extra={"queue": self._state.name})
+        text = "queue %s: removing the locks of %s that could not be read: %s"
+        log.warning(text, self._state.name, counted(count, "message"), failure.error, extra={"queue": self._state.name})
 
     def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> AtomicWrite:
         budget, size = self._budgets.of(generation), self._size

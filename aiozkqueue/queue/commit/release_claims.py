@@ -33,6 +33,7 @@ from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.queue.state.queue_state import QueueState
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -125,9 +126,9 @@ class ReleaseClaims(EndClaims):
                 claim.settled(LEFT)
         elif unreleased and not isinstance(error, _ENDS_WITH_SESSION):
             claim = unreleased[0]
-            text = "queue %s: %d messages, the first of them %s, stay locked until the next try of their release: %s"
+            text = "queue %s: the locks of %s, the first of them %s, stay until the next try of their release: %s"
             context = about(claim, self._transaction_id)
-            log.error(text, claim.state.name, len(unreleased), claim.id, error, extra=context)
+            log.error(text, claim.state.name, counted(len(unreleased), "message"), claim.id, error, extra=context)
             for claim in unreleased:
                 if isinstance(claim, BundledClaim):
                     claim.bundle.lose()

@@ -556,5 +556,5 @@ async def test_a_release_that_fails_is_logged_with_the_message_that_stays_locked
                 await set_acl(server_view, f"{clients}/{client}/{slot}", readable=True)
         await tx.rollback(delay=0)
     assert len(await locks()) == 1
-    (line,) = logged(caplog, "stay locked until the next try")
-    assert f"queue jobs: 1 messages, the first of them {message}" in line
+    (line,) = logged(caplog, "stay until the next try of their release")
+    assert f"queue jobs: the locks of 1 message, the first of them {message}, stay" in line
