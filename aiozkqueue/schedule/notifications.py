@@ -168,8 +168,7 @@ class Notifications:
             with readable(subject, path):
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
-            state.create_with(config, path)  # also after a deletion
-            operations = await _creation(runtime, state)
+            operations = await _creation(runtime, state, config, path)
             if not operations:
                 if not await state.open_existing():
                     continue
@@ -183,6 +182,7 @@ class Notifications:
                 state.invalidate()
                 continue
             state.invalidate()
+            state.create_with(config, path)  # after a deletion
             return queue
 
     @reads
@@ -228,7 +228,7 @@ class Notifications:
         return f"{self._base}/{queue_name(service, name)}"
 
 
-async def _creation(runtime: SessionCore, state: QueueState) -> list[Operation]:
+async def _creation(runtime: SessionCore, state: QueueState, config: QueueConfig, entry: str) -> list[Operation]:
     """Return the operations that create a queue with its entry in the list of queues; none if the queue exists.
 
     Raises: AccessDeniedError.
@@ -238,8 +238,8 @@ async def _creation(runtime: SessionCore, state: QueueState) -> list[Operation]:
         try:
             data, stat = await runtime.zookeeper.read(state.paths.base)
         except NoNodeError:
-            return await state.creation(None)
-        return await state.creation(stat.version) if is_deleted(data) else []
+            return await state.creation(None, config, entry)
+        return await state.creation(stat.version, config, entry) if is_deleted(data) else []
 
     while True:
         try:

@@ -634,20 +634,23 @@ class QueueState:
         if not opening.creates:
             msg = f"there is no queue {self.name!r} below {self.paths.root}; its first put creates it"
             raise NotFoundError(msg)
-        await self._zookeeper.multi(await self.creation(deleted))
+        await self._zookeeper.multi(await self.creation(deleted, self._choice.settings, self._choice.entry))
 
-    async def creation(self, deleted: int | None) -> list[Operation]:
-        """Return the operations that create the queue, after the rest of an earlier one was cleared (``deleted``)."""
+    async def creation(self, deleted: int | None, settings: QueueConfig, entry: str | None) -> list[Operation]:
+        """Clear the rest of an earlier queue (``deleted``), and return the operations that create this one.
+
+        It gets these settings, and the znode ``entry`` is created with it, unless it exists.
+        """
         paths = self.paths
         config = StoredConfig(policy=self._choice.initial, bundle=DEFAULT_BUNDLE if self.dialect is None else None)
-        data = config.changed(self._choice.settings).encode()
+        data = config.changed(settings).encode()
         if deleted is None:
             await self._zookeeper.ensure(paths.root)
             base: Operation = Create(paths.base, data)
         else:
             await clear(self._zookeeper, paths.base, deleted)
             base = SetData(paths.base, data, deleted)
-        znodes, entry = self._required_znodes(), self._choice.entry
+        znodes = self._required_znodes()
         if entry is not None:
             await self._zookeeper.ensure(parent_of(entry))
             znodes += [] if await self._zookeeper.exists(entry) else [entry]
