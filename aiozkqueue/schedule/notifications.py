@@ -168,7 +168,7 @@ class Notifications:
             with readable(subject, path):
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
-            operations = await _creation(runtime, state, config, path)
+            operations: list[Operation] = await _creation(runtime, state, config, path)
             if not operations:
                 if not await state.open_existing():
                     continue
