@@ -161,6 +161,7 @@ class Scheduler:
         await ensure_folder(runtime, JOBS, self._paths.base)
         with readable(JOBS, self._paths.base):
             watch = await runtime.zookeeper.watch(self._paths.base, self._on_event, recursive=True)
+        forget = runtime.zookeeper.on_state(self._state_changed)
         try:
             while not self._stopped:
                 self._wake.clear()
@@ -171,7 +172,12 @@ class Scheduler:
                 finally:
                     timer.cancel()
         finally:
+            forget()
             watch.cancel()
+
+    def _state_changed(self, state: State, _: int) -> None:
+        if state is State.FAILED:  # no watch reports that
+            self._wake.set()
 
     def _on_event(self, event: WatchEvent) -> None:
         if event == (EventKind.CHANGED, self._paths.base):

@@ -236,7 +236,11 @@ async def listen(session: zq.QueueSession) -> None:
     await session.listener(session.queue("jobs"), handle).run()
 
 
-@pytest.mark.parametrize("wait", [put, take, iterate, call, listen])
+async def schedule(session: zq.QueueSession) -> None:
+    await Scheduler(session).run()
+
+
+@pytest.mark.parametrize("wait", [put, take, iterate, call, listen, schedule])
 def test_a_call_that_waits_ends_at_once_when_the_credentials_are_refused(
     wait: Callable[[zq.QueueSession], Awaitable[None]],
 ) -> None:
