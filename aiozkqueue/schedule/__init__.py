@@ -6,6 +6,7 @@
 - `scheduler` puts each occurrence's message, exactly once among any number of schedulers.
 
 - `notifications`: events for a date, found by search keys.
+- `search` compares keys and dates of notifications. Pure.
 
 Recurring jobs need the extra ``schedule``: ``pip install aiozkqueue[schedule]``.
 """

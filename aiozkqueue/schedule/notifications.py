@@ -1,19 +1,17 @@
 """Notification queues: events for a date, found by search keys, replaced and removed while they wait.
 
-They are ordinary queues, named ``<service>:<name>``; keys, token and date are headers. An item's name has an additional
-field ``s``: 60 bits for the second key, and 60 for both, so a search lists names and reads only the matching items. A
-search costs one listing for each lane, and one for each hour up to its bound.
+They are ordinary queues, named ``<service>:<name>``; keys, token and date are headers. A search costs one listing for
+each lane, and one for each hour up to its bound (`search`).
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast, get_args
 
-from aiozkqueue.arguments import flag, is_choice, plain, text
+from aiozkqueue.arguments import flag, is_choice, text
 from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
 from aiozkqueue.layout import (
     HOUR,
@@ -26,10 +24,8 @@ from aiozkqueue.layout import (
     decode,
     hour_named,
     is_deleted,
-    key_hash,
     with_field,
 )
-from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.paths import notifications_base
 from aiozkqueue.moments import milliseconds_at, moment_at
 from aiozkqueue.operations.alter import TRIES, alter_with, always_changed, replacement, settled
@@ -64,9 +60,11 @@ from aiozkqueue.zookeeper import (
 )
 
 from .jobs import apply, ensure_folder, readable
+from .search import DATE, KEY1, KEY2, TOKEN, Criteria, aware_ms, check_texts, date_in, search_field
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from typing_extensions import TypeForm
 
@@ -88,12 +86,8 @@ T = TypeVar("T")
 
 Status = Literal["future", "in processing"]
 
-#: Headers of a notification.
-KEY1, KEY2, TOKEN, DATE = "notification-key1", "notification-key2", "notification-token", "notification-at"
-
 #: Three retries after the first call, at once; then the notification has failed, and is a dead letter.
 DEFAULT_POLICY = ConsumeTimes(4, backoff=Fixed(0))
-_LETTERS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +111,6 @@ class Notification(Generic[T]):
 
 
 _Search: TypeAlias = "Callable[[], Awaitable[list[ItemSnapshot]]]"
-
-
-class _Wanted(NamedTuple):
-    key1: str | None
-    key2: str | None
-    until: datetime | None
 
 
 class Notifications:
@@ -297,11 +285,11 @@ class NotificationQueue(Generic[T]):
         runtime = core_of(self._session)
         if tx is not None:
             work_given(tx).require_of(runtime)
-        _ms(at)
-        _check_texts(user_token=user_token)
+        aware_ms(at)
+        check_texts(user_token=user_token)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
         present = {name: text for name, text in headers.items() if text is not None}
-        field = _search_field(search_key1, search_key2)
+        field = search_field(search_key1, search_key2)
         put = prepare(runtime, self._queue, event, {"at": at, "headers": present})
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
@@ -337,7 +325,7 @@ class NotificationQueue(Generic[T]):
         if status is not None and not is_choice(status, *get_args(Status)):
             msg = f"status={status!r}: give {' or '.join(map(repr, get_args(Status)))}, or leave it out"
             raise InvalidOptionError(msg)
-        found = await self._find(_Wanted(search_key1, search_key2, until))
+        found = await self._find(Criteria(search_key1, search_key2, until))
         now = await shown_time(core_of(self._session)) if found else 0
         shown = [self._shown(item, now) for item in found]
         shown.sort(key=lambda notification: notification.effective_date)
@@ -369,13 +357,13 @@ class NotificationQueue(Generic[T]):
         SessionClosedError, WrongLoopError.
         """
         handle = handle_of(self._queue)
-        keyed = _search_field(search_key1, search_key2) is not None
-        wanted = _Wanted(search_key1, search_key2, None)
+        keyed = search_field(search_key1, search_key2) is not None
+        criteria = Criteria(search_key1, search_key2)
         body = decode(prepare(handle.runtime, self._queue, event, {}).data)[1]
 
         async def matches() -> list[ItemSnapshot]:
             found = await self._by_id(notification_id)
-            return [item for item in found if _is_wanted(item, wanted)] if keyed else found
+            return [item for item in found if criteria.match(item)] if keyed else found
 
         def make(found: ItemSnapshot) -> Change:
             return replacement(handle, found, body)
@@ -407,7 +395,7 @@ class NotificationQueue(Generic[T]):
         if cast("str | None", search_key2) is None:  # it would stand for all notifications
             msg = "search_key2=None: give the second search key"
             raise InvalidOptionError(msg)
-        return await self._remove(partial(self._find, _Wanted(search_key1, search_key2, None)), tx)
+        return await self._remove(partial(self._find, Criteria(search_key1, search_key2)), tx)
 
     @reads
     async def ready(self, at: datetime | None = None) -> int:
@@ -420,7 +408,7 @@ class NotificationQueue(Generic[T]):
         """
         handle = handle_of(self._queue)
         now = await server_time(handle.runtime, f"queue {handle.name!r}")
-        moment = now if at is None else _ms(at)
+        moment = now if at is None else aware_ms(at)
         if not await handle.state.open_existing():
             return 0
         locked = await locked_ids(handle)
@@ -433,7 +421,7 @@ class NotificationQueue(Generic[T]):
             if moment < now:  # a name without a date only says that the date had passed when it was scheduled
                 unsure = [handle.paths.place_of(entry.path) for entry in free if entry.item.due is None]
                 found = await find(handle, unsure) if unsure else []
-                ready += sum(_is_wanted(item, _Wanted(None, None, at)) for item in found) - len(unsure)
+                ready += sum(Criteria(until=at).match(item) for item in found) - len(unsure)
             ready += len(free)
         return ready
 
@@ -465,7 +453,7 @@ class NotificationQueue(Generic[T]):
 
         async def handle(delivery: Delivery[T]) -> None:
             headers = delivery.headers
-            date = _date(headers.get(DATE), delivery.enqueued_at)
+            date = date_in(headers.get(DATE), delivery.enqueued_at)
             date_retries_from(delivery, milliseconds_at(date))  # the queue does not store a date that had passed
             await handler(
                 Notification(
@@ -496,21 +484,21 @@ class NotificationQueue(Generic[T]):
         hours = [(folder, hour_named(folder.removeprefix(later))) for folder in folders]
         return [folder for folder, hour in hours if hour is None or hour <= until // HOUR]
 
-    async def _find(self, wanted: _Wanted) -> list[ItemSnapshot]:
+    async def _find(self, criteria: Criteria) -> list[ItemSnapshot]:
         handle = handle_of(self._queue)
-        field = _search_field(wanted.key1, wanted.key2)
-        if field is not None and wanted.key1 is None:
-            field = field[: 1 + _LETTERS]
-        until = None if wanted.until is None else _ms(wanted.until)
+        prefix = criteria.prefix()
+        until = None if criteria.until is None else aware_ms(criteria.until)
         await handle.zookeeper.sync(handle.paths.base)
 
         def may_match(name: str) -> bool:
             item = handle.state.parse_item(name)
-            return item is not None and (until is None or (item.due or 0) <= until) and _matches(item.unknown, field)
+            if item is None or (until is not None and (item.due or 0) > until):
+                return False
+            return prefix is None or any(field.startswith(prefix) for field in item.unknown)
 
         items = await list_items(handle, await self._folders(until), may_match)
         found = await find(handle, [handle.paths.place_of(entry.path) for entry in items])
-        return [item for item in found if _is_wanted(item, wanted)]
+        return [item for item in found if criteria.match(item)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
         text(notification_id, "notification_id", "the id of a notification, as `schedule` returned it")
@@ -563,7 +551,7 @@ class NotificationQueue(Generic[T]):
         return Notification(
             found.id,
             binding_of(self._queue).codec.decode(body, self._queue.name),
-            _date(header.headers.get(DATE), created),
+            date_in(header.headers.get(DATE), created),
             header.headers.get(KEY1),
             header.headers.get(KEY2),
             header.headers.get(TOKEN),
@@ -593,58 +581,3 @@ def queue_name(service: str, name: str) -> str:
         msg = f"service={service!r}: a colon separates the service from the queue's name; use a name without colons"
         raise InvalidOptionError(msg)
     return queue
-
-
-def _check_texts(**options: object) -> None:
-    """Refuse a key or token that is not a text. Raises: InvalidOptionError."""
-    for option, given in options.items():
-        if given is not None and (not isinstance(given, str) or given.encode(errors="replace").decode() != given):
-            msg = f"{option}={given!r}: give a str that UTF-8 can hold"
-            raise InvalidOptionError(msg)
-
-
-def _search_field(key1: str | None, key2: str | None) -> str | None:
-    _check_texts(search_key1=key1, search_key2=key2)
-    key1, key2 = (None if key is None else plain(key) for key in (key1, key2))
-    if key2 is None:
-        if key1 is None:
-            return None
-        msg = f"search_key1={key1!r} needs search_key2: search by the second key, or by both"
-        raise InvalidOptionError(msg)
-    both = key_hash(f"{len(key2)}:{key2}{'' if key1 is None else f':{key1}'}")
-    return f"s{key_hash(key2)[:_LETTERS]}{both[:_LETTERS]}"
-
-
-def _matches(fields: tuple[str, ...], wanted: str | None) -> bool:
-    return wanted is None or any(field.startswith(wanted) for field in fields)
-
-
-def _is_wanted(found: ItemSnapshot, wanted: _Wanted) -> bool:
-    """Compare the date and the keys themselves: the name has no past date, and other keys may share its field."""
-    try:
-        header = decode(found.item.data)[0]
-    except MalformedError:
-        return False
-    headers = header.headers
-    if wanted.until is not None:
-        date = _date(headers.get(DATE), moment_at(header.put_at(found.item.stat.ctime)))
-        if _ms(date) > _ms(wanted.until):
-            return False
-    if wanted.key2 is not None and headers.get(KEY2) != wanted.key2:
-        return False
-    return wanted.key1 is None or headers.get(KEY1) == wanted.key1
-
-
-def _ms(moment: datetime) -> int:
-    if not isinstance(cast("object", moment), datetime) or moment.utcoffset() is None:
-        msg = f"{moment!r} has no time zone: give an aware datetime"
-        raise InvalidOptionError(msg)
-    return milliseconds_at(moment)
-
-
-def _date(text: str | None, otherwise: datetime) -> datetime:
-    try:
-        date = otherwise if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        return otherwise
-    return otherwise if date.utcoffset() is None else date
