@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _zone() -> None:
+    """Read the default time zone from the disk before a loop runs, as the process of a driver does."""
+    ZoneInfo("UTC")
 
 
 @pytest.fixture(scope="session")
