@@ -60,6 +60,14 @@ def read_object(data: bytes, what: str) -> dict[str, JsonValue]:
     return cast("dict[str, JsonValue]", value)
 
 
+def readable_fields(data: bytes, what: str) -> dict[str, JsonValue]:
+    """Decode a JSON object that only informs people; data that does not decode has no fields."""
+    try:
+        return read_object(data, what)
+    except MalformedError:
+        return {}
+
+
 def unusable(what: str, error: ValidationError) -> MalformedError:
     """Return the error for an object that its schema refuses; it names the first fault, and shows no values."""
     first = error.errors(include_url=False, include_input=False)[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, Self
+
+from .fields import readable_fields
 
 
 class ProcessInfo(NamedTuple):
@@ -21,11 +23,7 @@ class ProcessInfo(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode a description; fields that are missing or malformed have their defaults."""
-        try:
-            found: object = json.loads(data)
-        except (ValueError, RecursionError):
-            found = None
-        fields = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+        fields = readable_fields(data, "the description of a session")
         host, client, name = (
             text if isinstance(text := fields.get(key), str) else "" for key in ("host", "client", "name")
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self
+
+from .fields import readable_fields
 
 REPLY_TO: Final = "reply-to"
 """The header with the address of a reply."""
@@ -64,10 +66,6 @@ class Failure(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode the bytes; parts that do not decode are empty."""
-        try:
-            found: object = json.loads(data)
-        except (ValueError, RecursionError):
-            found = None
-        fields = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+        fields = readable_fields(data, "the answer to a call")
         message_id, reason = fields.get("message"), fields.get("reason")
         return cls(message_id if isinstance(message_id, str) else "", reason if isinstance(reason, str) else "")

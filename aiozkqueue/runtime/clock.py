@@ -194,7 +194,7 @@ class ServerClock:
         return self.now() + int(slept * 1000)
 
     async def shown(self, folder: str) -> int:
-        """Return the server's time for display, as `estimate`; take a sample if there is none of the last ten minutes.
+        """Return the server's time for display, as `estimate`; if the last sample is older than ten minutes, take one.
 
         A multi creates, writes and removes a znode in ``folder``, so nothing is left. After a refusal, as for a user
         who may only read, the next multi is sent a minute later; after a caller that does not wait, ten seconds later.

@@ -86,7 +86,7 @@ def aware_ms(moment: datetime) -> int:
 
 
 def date_in(header: str | None, otherwise: datetime) -> datetime:
-    """Return the date in the header of a notification, or ``otherwise`` if there is none that decodes."""
+    """Return the date in the header of a notification, or ``otherwise`` if the header is missing or does not decode."""
     try:
         date = otherwise if header is None else datetime.fromisoformat(header)
     except ValueError:

@@ -49,7 +49,7 @@ class TlsFailure(NamedTuple):
     """The remedy, if it is known."""
 
 
-#: The answer of a server to a four-letter command, or why there is none.
+#: The answer of a server to a four-letter command, or the reason why it did not answer.
 Answer: TypeAlias = str | Silence | TlsFailure
 
 

@@ -239,7 +239,7 @@ async def test_a_call_ends_as_soon_as_its_message_is_given_up(
         kind = Order if how == "undecodable" else bytes
         await other.listener(other.queue("jobs", kind), handler).run()
 
-    options: Any = {"ttl": 0.001} if how == "expired" else {}
+    options: Any = {"ttl": 0.001} if how == "expired" else {}  # Any: keyword arguments of a call
     async with asyncio.timeout(120):
         serving = asyncio.create_task(serve())
         with pytest.raises(GivenUpError) as raised:

@@ -60,7 +60,7 @@ async def test_the_list_of_consumers_shows_the_name_of_a_session(
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "a\nb", "\ud800", 5])
-def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
+def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:  # Any: one name is no text
     with pytest.raises(zq.InvalidOptionError, match="name"):
         zq.connect("127.0.0.1:1", name=name)
 

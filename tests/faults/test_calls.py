@@ -13,7 +13,17 @@ from tests.faults.account import PUT, SETTLE
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
+    from aiozkqueue.testing.frames import Match
     from tests.faults.account import Account
+
+
+def lose(proxy: ZooKeeperProxy, fault: str, lost: str, change: Match) -> None:
+    """Lose every third request for a while, or the first one that is this change."""
+    if lost == "every third request":
+        numbers = iter(range(1_000_000))
+        getattr(proxy, fault)(lambda request: request.opcode > 0 and next(numbers) % 3 == 2, times=10)
+    else:
+        getattr(proxy, fault)(change)
 
 
 @pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
@@ -37,11 +47,7 @@ async def test_a_call_gets_one_reply_whatever_is_lost(
         jobs = caller.queue("jobs")
         await jobs.configure(zq.QueueConfig(bundle=bundle))
         assert await jobs.call(b"first", timeout=30) == b"FIRST"
-        if lost == "every third request":
-            numbers = iter(range(1_000_000))
-            getattr(proxy, fault)(lambda request: request.opcode > 0 and next(numbers) % 3 == 2, times=10)
-        else:
-            getattr(proxy, fault)(PUT if lost == "the put" else SETTLE)
+        lose(proxy, fault, lost, PUT if lost == "the put" else SETTLE)
         bodies = [b"word %d" % number for number in range(40)]
         answers = await asyncio.gather(*(jobs.call(body, timeout=45) for body in bodies))
     assert answers == [body.upper() for body in bodies]
@@ -69,11 +75,7 @@ async def test_a_call_whose_message_is_given_up_ends_whatever_is_lost(
         await jobs.configure(zq.QueueConfig(bundle=bundle))
         with pytest.raises(GivenUpError):
             await jobs.call(b"first", timeout=30)
-        if lost == "every third request":
-            numbers = iter(range(1_000_000))
-            getattr(proxy, fault)(lambda request: request.opcode > 0 and next(numbers) % 3 == 2, times=10)
-        else:
-            getattr(proxy, fault)(SETTLE)
+        lose(proxy, fault, lost, SETTLE)
         bodies = [b"word %d" % number for number in range(40)]
         answers = await asyncio.gather(*(jobs.call(body, timeout=45) for body in bodies), return_exceptions=True)
         letters = await jobs.dead_letters.peek(100)

@@ -31,7 +31,7 @@ def refuse_credentials(session: zq.QueueSession) -> None:
     async def refuse(**_: object) -> None:
         raise AuthFailedError("the server has refused the credentials")
 
-    zookeeper: Any = core_of(session).zookeeper
+    zookeeper: Any = core_of(session).zookeeper  # the simulated client
     zookeeper.session._reconnect = refuse
 
 
@@ -72,7 +72,7 @@ def test_a_commit_in_doubt_when_the_credentials_are_refused_is_unknown(fault: Fa
             jobs = session.queue("jobs")
             await other.queue("jobs").configure(zq.QueueConfig(bundle=2 if bundled else 1))
             await other.queue("jobs").put_many([b"1", b"2"])
-            zookeeper: Any = core_of(session).zookeeper
+            zookeeper: Any = core_of(session).zookeeper  # the simulated client
 
             async def refuse(**_: object) -> None:
                 raise AuthFailedError("the server refused the credentials")
@@ -140,7 +140,7 @@ def test_a_change_by_an_operator_in_doubt_when_the_credentials_are_refused_is_un
             await other.queue("jobs").put(b"1")
             await session.queue("jobs").size()
             await Keys(core_of(other)).create("other", ["queue|post|orders"])
-            zookeeper: Any = core_of(session).zookeeper
+            zookeeper: Any = core_of(session).zookeeper  # the simulated client
 
             async def refuse(**_: object) -> None:
                 raise AuthFailedError("the server refused the credentials")
@@ -165,7 +165,7 @@ def test_a_purge_names_the_refused_credentials_and_what_it_has_removed() -> None
             await other.queue("jobs").configure(zq.QueueConfig(bundle=1))
             await other.queue("jobs").put_many([b"1"] * 1_000)
             await session.queue("jobs").size()
-            zookeeper: Any = core_of(session).zookeeper
+            zookeeper: Any = core_of(session).zookeeper  # the simulated client
 
             async def refuse(**_: object) -> None:
                 raise AuthFailedError("the server refused the credentials")
@@ -193,7 +193,7 @@ def test_a_declaration_in_doubt_when_no_server_answers_is_unknown(fault: Fault) 
         async with cluster.connect(name="cut off") as session:
             jobs = Jobs(session)
             await jobs.add("first", "0 3 * * *", session.queue("jobs"), b"1")
-            zookeeper: Any = core_of(session).zookeeper
+            zookeeper: Any = core_of(session).zookeeper  # the simulated client
 
             async def find_no_server(**_: object) -> None:
                 pass
@@ -269,7 +269,7 @@ def test_a_handler_is_cancelled_when_its_claim_is_lost_although_no_server_can_be
     async def main() -> None:
         cluster, ended = make_cluster(seed=0), asyncio.Event()
         async with cluster.connect(name="lost") as session:
-            zookeeper: Any = core_of(session).zookeeper
+            zookeeper: Any = core_of(session).zookeeper  # the simulated client
 
             async def handle(_: zq.Delivery[bytes]) -> None:
                 try:

@@ -14,7 +14,7 @@ from aiozkqueue.testing import ServerOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NO_SPARK: Any = None
+NO_SPARK: Any = None  # the argument is refused before Spark is used
 
 
 @pytest.mark.parametrize(

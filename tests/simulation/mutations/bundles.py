@@ -287,6 +287,7 @@ def lanes_counted_before_the_records(patch: pytest.MonkeyPatch) -> None:
     claimed, collect = operations_bundles.claimed_bundles, vars(operations_bundles)["collect_children"]
     listed: dict[str, Any] = {}
 
+    # Any: passed on unchanged
     async def lanes_first(handle: Any, unreadable: Any = None) -> dict[str, tuple[int, bool]]:
         listed[handle.paths.items] = await collect(handle, handle.paths.items, lambda: Matching(is_bundle))
         return await claimed(handle, unreadable)
