@@ -20,6 +20,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``direct_puts``        puts outside a transaction, many at a time or in a bounded queue
 ``internals``          the parts of a session and a queue that schedules, buses, HTTP, Spark and metrics use
 ``unit_of_work``       claims and puts that are decided together: the state machine of a transaction
+``releases``           how a unit of work that is undone releases its messages
 ``background`` ``run`` ``alarms``   services, their runners, and the callbacks for messages that are given up
 ``interruptions``      the cancellation of running handlers with their messages
 ``core``               builds the parts of a session, and closes them

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -34,13 +34,7 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
 from aiozkqueue.queue.commit.create_items import CreateItems, live_of, makes_bundles
-from aiozkqueue.queue.commit.dispositions import (
-    CONSUME,
-    LONGEST_SKIP,
-    Disposition,
-    describe_end,
-    release_disposition,
-)
+from aiozkqueue.queue.commit.dispositions import CONSUME, describe_end, release_disposition
 from aiozkqueue.queue.commit.end_claims import end_claims
 from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.commit.release_claims import ReleaseClaims
@@ -53,13 +47,15 @@ from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER, Deadline
 from aiozkqueue.runtime.tasks import wait_settled, within
 
 from .late_writes import no_capacity, not_sent
+from .releases import Release, refuse_to_overtake
 from .work_state import WorkState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
     from aiozkqueue.queue.commit.capacity import Needs, Reservation
+    from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.unsent import Contribution
     from aiozkqueue.queue.commit.write import Part
@@ -87,18 +83,6 @@ REDELIVERY_ERRORS = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
 # Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
 _OPEN, _SETTLING, _COMMITTED = WorkState.OPEN, WorkState.SETTLING, WorkState.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = WorkState.ROLLED_BACK, WorkState.IN_DOUBT
-
-
-class _Release(NamedTuple):
-    """How claims are released; see `UnitOfWork.rollback`."""
-
-    delay: float | None
-    error: str | None = None
-    cause: BaseException | None = None
-    rewrite: bytes | None = None
-    date: int | None = None
-    obstructed: str | None = None
-    """The id of a message that could not be removed: its delay grows with each attempt, whatever its policy says."""
 
 
 class UnitOfWork:
@@ -381,7 +365,7 @@ class UnitOfWork:
         runtime = self.runtime
         dispositions = self._claims
         if len(dispositions) > 1:
-            _refuse_to_overtake(self.what, dispositions)
+            refuse_to_overtake(self.what, dispositions)
         if (shared := self._contribution()) is not None:
             atomic_write = AtomicWrite(self.id, None, self._commit_settled)
             runtime.committer.submit(atomic_write, shared)
@@ -475,7 +459,7 @@ class UnitOfWork:
             self.require_open()
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._release_claims(_Release(delay, error, cause, rewrite, date))
+            self._release_claims(Release(delay, error, cause, rewrite, date))
             self._move(_ROLLED_BACK)
         if self._release is not None:
             await wait_settled(self._release, limit=self.runtime.grace)
@@ -502,7 +486,7 @@ class UnitOfWork:
         """Undo at once, for callers that can no longer wait."""
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._release_claims(_Release(0))
+            self._release_claims(Release(0))
             self._move(_ROLLED_BACK)
 
     async def decision(self, limit: float | None) -> None:
@@ -543,7 +527,7 @@ class UnitOfWork:
         # No server has answered in time: the messages are not the cause.
         delay = 0 if type(error) is NotCommittedError else None
         self._move(_SETTLING)
-        self._release_claims(_Release(delay, str(error), error))
+        self._release_claims(Release(delay, str(error), error))
         self._move(_ROLLED_BACK)
         if self._release is not None:
             left, grace = deadline.left, self.runtime.grace
@@ -616,24 +600,26 @@ class UnitOfWork:
         if error is None:
             self._move(_COMMITTED)
         elif isinstance(error, OutcomeUnknownError):
-            self._release_claims(_Release(0, str(error), error))  # of those that it has not ended
+            self._release_claims(Release(0, str(error), error))  # of those that it has not ended
             self._move(_IN_DOUBT)
         else:
             if isinstance(error, ItemNotEmptyError):
-                self._release_claims(_Release(0, str(error), error, obstructed=error.message_id))
+                self._release_claims(Release(0, str(error), error, obstructed=error.message_id))
             elif not isinstance(error, SessionExpiredError):
-                self._release_claims(_Release(0 if isinstance(error, _BLAMELESS) else None, str(error), error))
+                self._release_claims(Release(0 if isinstance(error, _BLAMELESS) else None, str(error), error))
             self._move(_ROLLED_BACK)
         self._atomic_write = None  # its puts refer to this: a reference cycle would burden the garbage collector
 
-    def _release_claims(self, release: _Release) -> None:
+    def _release_claims(self, release: Release) -> None:
         """Drop the puts, and send the release of all claims, until it is applied or the session is over."""
         self.drop_puts()
         self._free_capacity()
         runtime = self.runtime
         if runtime.closed or not self._claims or self.lost:
             return
-        dispositions = self._released(release)
+        if release.delay is None:
+            release = release._replace(delay=self._jittered_delay)
+        dispositions = release.dispositions(self._claims, runtime.random.random)
         release_id = runtime.ids.next()
         atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))
         try:
@@ -650,50 +636,9 @@ class UnitOfWork:
             self._reservation.release()
             self._reservation = None
 
-    def _released(self, release: _Release) -> dict[Claim, Disposition]:
-        """Return the dispositions of the claims in a release."""
-        delay, error, cause, rewrite, date, obstructed = release
-        if delay is None:
-            delay = self._jittered_delay
-        random = self.runtime.random.random
-        dispositions: dict[Claim, Disposition] = {}
-        for claim in self._claims:
-            disposition = release_disposition(claim, delay, error, random)
-            if disposition.kind != "release":
-                disposition = disposition._replace(cause=cause)
-            elif claim.id == obstructed:
-                longest = max(
-                    _obstructed_delay(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
-                )
-                disposition = disposition._replace(delay=longest)
-            elif rewrite is not None or date is not None:
-                disposition = disposition._replace(rewrite=rewrite, date=date)
-            dispositions[claim] = disposition
-        return dispositions
-
     async def _release_late(self, claims: list[Claim]) -> None:
         """Release claims that came too late to be added."""
         dispatcher = self.runtime.dispatcher(claims[0].state) if claims else None
         released = dispatcher.releases.release(claims) if dispatcher is not None else None
         if released is not None:
             await wait_settled(released, limit=self.runtime.grace)
-
-
-def _refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> None:
-    """Refuse to release a message and end a later one of its group: the released one is redelivered first.
-
-    Raises: InvalidOptionError.
-    """
-    for group_lock in {claim.group_lock: None for claim in dispositions if claim.group_lock is not None}:
-        kinds = [dispositions[claim].kind for claim in group_lock.live if claim in dispositions]
-        if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
-            msg = (
-                f"{what}: it releases a message and ends a later one of the same group, which would overtake it; "
-                "release the later ones too"
-            )
-            raise InvalidOptionError(msg)
-
-
-def _obstructed_delay(attempt: int) -> float:
-    """Return the seconds before a message that could not be removed is redelivered, by its number of attempts."""
-    return min(LONGEST_SKIP, 8.0 ** min(attempt - 1, 10))
