@@ -82,10 +82,12 @@ def quick_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def terminal() -> Iterator[None]:
-    """Have a closing terminal end the test's processes, even if the tests run under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Have a closing terminal and Ctrl-C end the test's processes, even for tests under nohup or in the background."""
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, hangup)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -80,6 +80,7 @@ def test_a_mistyped_command_or_option_is_refused_with_a_hint_to_the_help(
     assert capsys.readouterr().err.strip().endswith(error)
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("imported", ["pydantic_core", "typer"])
 def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(
     cli: Cli, tmp_path: Path, imported: str

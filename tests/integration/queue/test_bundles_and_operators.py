@@ -398,13 +398,17 @@ async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
         async def kept() -> bool:
             return "stay with this session" in caplog.text
 
-        async def checks() -> int:
+        def checks() -> int:
             return sum("configuration of a queue with bundles" in task.get_name() for task in asyncio.all_tasks())
+
+        async def checked() -> bool:
+            return checks() > 0
 
         await eventually(kept, 30)
         zookeeper_proxy.stall()
+        await eventually(checked, 30)
         await asyncio.sleep(0.5)
-        assert await checks() == 1
+        assert checks() == 1
         zookeeper_proxy.heal()
         await tx.commit()
 
