@@ -143,7 +143,8 @@ async def update(
 async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alteration:
     """Move the waiting messages with an id or key to another queue, each in one multi.
 
-    Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again.
+    Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again. The other
+    queue is created if it does not exist, but only for a message.
 
     Raises: as `cancel`; InvalidNameError, MessageTooLargeError; QueueFullError: the target has no capacity.
     """
@@ -152,11 +153,11 @@ async def move(runtime: Runtime, wanted: AlterationTarget, target: str) -> Alter
     for _ in range(TRIES):
         if not await handle.state.open_latest():
             break
-        await into.state.open_or_create()
         now = await runtime.server_clock.learned(handle.paths.due)
         bundle_held = await _single_out(handle, wanted)
         found = await _found(handle, named)
-        waiting = [snapshot for snapshot in found if not snapshot.held(now)]
+        if waiting := [snapshot for snapshot in found if not snapshot.held(now)]:
+            await into.state.open_or_create()
         outcomes = await transfer(runtime, _transfers(handle, into, waiting), Deadline(0, runtime.clock))
         for outcome in outcomes:
             if isinstance(outcome, QueueError):

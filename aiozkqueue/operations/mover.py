@@ -104,7 +104,6 @@ class Mover:
         pause = FIRST_PAUSE
         while await self._source.open_latest():  # a configuration from before the move may not mention bundles
             before = self.moved
-            await self._target.open_or_create()
             if self._between_layouts:
                 await self._runtime.learn_time()
             if not await self._pass(progress):
@@ -175,9 +174,14 @@ class Mover:
     # -- moving
 
     async def _move(self, mine: Sequence[ItemSnapshot], items: Mapping[str, ItemName], generation: int) -> int:
-        """Move the items that no client holds, in order; return how many items must be read again."""
+        """Move the items that no client holds, in order; return how many items must be read again.
+
+        The target is created if it does not exist.
+        """
         waiting = [snapshot for snapshot in mine if not self._held(snapshot)]
         again = len(mine) - len(waiting)
+        if waiting:  # otherwise a target that was deleted since its last message came would exist again
+            await self._target.open_or_create()
         while waiting:
             batch: list[tuple[ItemSnapshot, _Part]] = []
             remaining = iter(waiting)

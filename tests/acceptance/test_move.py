@@ -134,6 +134,28 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
     assert (await ended(session, reference)).moved == 2
 
 
+async def test_a_target_that_was_deleted_during_a_move_is_created_again_only_for_a_message(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    source, target = session.queue("source"), session.queue("target")
+    await source.put_many([b"1", b"2"])
+    async with other.transaction() as held:
+        assert await held.take(other.queue("source"), timeout=10) is not None
+        reference = await session.admin.moves.start("source", "target")
+        await eventually(lambda: _moved(session, reference, 1))
+        async with session.transaction() as tx:
+            assert await tx.take(target, timeout=10) is not None
+        await target.admin.delete()
+    assert (await ended(session, reference)).moved == 1
+    assert not await target.exists()
+
+
+async def test_a_move_of_an_empty_queue_does_not_create_its_target(session: zq.QueueSession) -> None:
+    await session.queue("source").configure(zq.QueueConfig(max_size=10))
+    assert (await ended(session, await session.admin.moves.start("source", "target"))).state == "done"
+    assert not await session.queue("target").exists()
+
+
 async def test_a_large_message_is_moved_from_a_queue_whose_history_keeps_payloads(session: zq.QueueSession) -> None:
     """A request has no space for its payload twice, so the record of a moved message has no payload."""
     source, body = session.queue("source"), b"x" * 600_000

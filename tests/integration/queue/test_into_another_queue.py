@@ -75,6 +75,14 @@ async def test_a_waiting_message_is_moved_and_one_in_flight_is_not(
         assert await server_view.children(f"{queue_root}/{queue}/locks") == []
 
 
+async def test_a_message_that_does_not_exist_is_not_moved_and_creates_no_queue(session: zq.QueueSession) -> None:
+    orders = session.queue("orders")
+    await orders.put(b"1")
+    wanted = AlterationTarget(orders, "a" * 18, None)
+    assert await move(core_of(session), wanted, "archive") is Alteration.NOT_FOUND
+    assert not await session.queue("archive").exists()
+
+
 async def test_a_message_of_a_bundle_is_moved_alone(session: zq.QueueSession) -> None:
     orders = session.queue("orders")
     await orders.configure(zq.QueueConfig(bundle=16))
