@@ -21,7 +21,7 @@ from aiozkqueue.errors import AccessDeniedError, PayloadError, QueueError, Sessi
 from aiozkqueue.operations.bundles import count_bundled, count_put_more
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.oldest import Oldest, oldest_waiting
-from aiozkqueue.operations.queue_names import is_queue_name
+from aiozkqueue.operations.queue_names import listed_queues
 from aiozkqueue.operations.refusals import Refusals
 from aiozkqueue.operations.shown_time import shown_time
 from aiozkqueue.operations.stats import (
@@ -34,7 +34,7 @@ from aiozkqueue.operations.stats import (
     read_folders,
 )
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
+from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -148,6 +148,7 @@ class Sampler:
         self._listed: dict[tuple[str, str], tuple[float, int]] = {}
         self._oldest: dict[str, _Search] = {}
         self._bundles: dict[str, _Bundles] = {}
+        self._changed: dict[str, Sample | None] = {}  # while all are sampled; None: deleted
         self._sampled_at = float("-inf")
         self._kept = float("-inf")
         self._sampling = asyncio.Lock()
@@ -178,15 +179,19 @@ class Sampler:
             if start - self._sampled_at < age:
                 return
             await self._learn_time()
+            self._changed.clear()
             known = await self._names()
             names = known[:MOST_QUEUES]
             samples: dict[str, Sample] = {}
             unreadable: dict[str, str] = {}
             for name in names:
+                if self._changed.get(name) is not None:
+                    del self._changed[name]
                 try:
                     samples[name] = await self._try(name)
                 except UnreadableError as error:
                     unreadable[name] = str(error)
+            self._apply_changes(samples, unreadable)
             partly = {name: reason for name, sample in samples.items() if (reason := _partly(name, sample)) is not None}
             for name in sorted({**unreadable, **partly}.keys() - {**self._unreadable, **self._partly}.keys()):
                 log.warning("%s", {**unreadable, **partly}[name], extra={"queue": name})
@@ -207,11 +212,12 @@ class Sampler:
     async def sample(self, name: str) -> None:
         """Sample one queue now. Raises: UnreadableError; as `sample_all`."""
         await self._learn_time()
-        self._latest[name] = await self._try(name)
+        self._latest[name] = self._changed[name] = await self._try(name)
 
     def forget(self, name: str) -> None:
         """Drop the last sample of a queue that was deleted."""
         self._latest.pop(name, None)
+        self._changed[name] = None
 
     @property
     def latest(self) -> dict[str, Sample]:
@@ -260,12 +266,17 @@ class Sampler:
             async with asyncio.timeout(SAMPLE_TIMEOUT):
                 await shown_time(core_of(self._session))
 
+    def _apply_changes(self, samples: dict[str, Sample], unreadable: dict[str, str]) -> None:
+        """Drop the samples of queues that were deleted meanwhile, and replace those that are out of date."""
+        for name, changed in self._changed.items():
+            if changed is None:
+                samples.pop(name, None)
+                unreadable.pop(name, None)
+            elif name in samples:
+                samples[name] = changed
+
     async def _names(self) -> list[str]:
-        runtime = core_of(self._session)
-        if self._queues is not None:
-            return sorted(self._queues())
-        names = sorted(await below(runtime.zookeeper, runtime.root))
-        return [name for name in names if is_queue_name(name)]
+        return await listed_queues(core_of(self._session)) if self._queues is None else sorted(self._queues())
 
     async def _try(self, name: str) -> Sample:
         """Return a sample of a queue. Raises: UnreadableError; as `sample_all` if ZooKeeper is unreachable."""

@@ -1,0 +1,76 @@
+"""Samples of all queues do not replace what is known of a queue that was changed or deleted while they were taken."""
+
+from __future__ import annotations
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.sampling import Sampler
+from tests.simulation.between import Between
+from tests.simulation.test_known_configuration import play
+
+pytestmark = pytest.mark.timeout(120)
+
+#: More requests than sampling two queues takes.
+REQUESTS = 60
+
+
+def test_a_deleted_queue_is_not_sampled() -> None:
+    """Its znode is kept for a week."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, operator = sessions
+        for name in ("deleted", "kept"):
+            await operator.queue(name).put(b"x")
+        await operator.queue("deleted").admin.delete(force=True)
+        sampler = Sampler(reader)
+        await sampler.sample_all(0)
+        assert list(sampler.latest) == ["kept"]
+
+    play(program, 2)
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_not_shown() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, operator = sessions
+        number = 0
+        for number in range(1, REQUESTS):
+            for name in ("first", "second"):
+                await operator.queue(name).configure(zq.QueueConfig(max_size=5))
+            sampler = Sampler(reader)
+
+            async def delete(sampler: Sampler = sampler) -> None:
+                for name in ("first", "second"):
+                    await operator.queue(name).admin.delete()
+                    sampler.forget(name)
+
+            between = Between(reader, number, delete)
+            await sampler.sample_all(0)
+            if not between.reached:
+                break
+            assert {**sampler.latest, **sampler.unreadable} == {}, number
+        assert number > 10
+
+    play(program, 2)
+
+
+def test_a_queue_that_is_sampled_again_meanwhile_has_the_later_sample() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, producer = sessions
+        jobs, number = producer.queue("jobs"), 0
+        await jobs.put(b"0")
+        for number in range(1, REQUESTS):
+            sampler = Sampler(reader)
+
+            async def put(sampler: Sampler = sampler) -> None:
+                await jobs.put(b"x")
+                await sampler.sample("jobs")
+
+            between = Between(reader, number, put)
+            await sampler.sample_all(0)
+            if not between.reached:
+                break
+            assert sampler.latest["jobs"].size == number + 1, number
+        assert number > 10
+
+    play(program, 2)
