@@ -120,6 +120,8 @@ class _Search(NamedTuple):
     found: Oldest | None = None
     refused: Sequence[AccessDeniedError] = ()
     """The errors of znodes that this user may not read."""
+    locked: bool = False
+    """Whether messages were locked then: an older one may have been released since."""
 
 
 class UnreadableError(QueueError):
@@ -398,13 +400,13 @@ class Sampler:
         znodes = sum(counts.values())
         taken = last.found is None or await self._is_taken(handle, last.found)
         if znodes <= LISTED:
-            again = taken or locks > 0
+            again = taken or locks > 0 or last.locked
         else:
             again = taken and znodes <= MOST_LISTED and time.monotonic() - last.at > RETRY
         if again:
             unread: list[AccessDeniedError] = []
             at, used = time.monotonic(), [folder for folder, number in counts.items() if number]
-            last = _Search(at, await oldest_waiting(handle, config, used, unread), unread)
+            last = _Search(at, await oldest_waiting(handle, config, used, unread), unread, locked=locks > 0)
         elif taken and time.monotonic() - last.at > RETRY:
             last = _Search(last.at)
         self._oldest[handle.name] = last
