@@ -118,7 +118,7 @@ class QueueStats:
     """Incomplete batches. Their messages count in ``size`` and ``waiting``, but cannot be taken yet."""
 
     priorities: Mapping[int, int] = field(default_factory=dict[int, int])
-    """Messages by priority, except scheduled ones; empty for a queue that has only used priority 0."""
+    """Messages by priority, except those put with a delay; empty for a queue that has only used priority 0."""
     bound: int = 0
     """Messages that only the node that put them may take (`QueueConfig.affinity`)."""
     tags: int = 0
