@@ -120,8 +120,8 @@ class _Search(NamedTuple):
     found: Oldest | None = None
     refused: Sequence[AccessDeniedError] = ()
     """The errors of znodes that this user may not read."""
-    locked: bool = False
-    """Whether messages were locked then: an older one may have been released since."""
+    changes: tuple[int, int] = (0, 0)
+    """The messages ever put, and the locks, at that time: an older one may have been moved here or released since."""
 
 
 class UnreadableError(QueueError):
@@ -391,8 +391,8 @@ class Sampler:
     ) -> int | None:
         """Return since when the oldest waiting message waits, ms; None if no message waits, or if it is unknown.
 
-        The last known one is searched for again if it is taken, or if an older one may have been released; in a deep
-        queue only once a minute.
+        The last known one is searched for again if it is taken, or if an older one may have been released or moved
+        here; in a deep queue only once a minute, if it is taken.
         """
         last = self._oldest.pop(handle.name, _Search())
         if not sample.waiting:
@@ -400,13 +400,13 @@ class Sampler:
         znodes = sum(counts.values())
         taken = last.found is None or await self._is_taken(handle, last.found)
         if znodes <= LISTED:
-            again = taken or locks > 0 or last.locked
+            again = taken or locks > 0 or last.changes != (sample.put, locks)
         else:
             again = taken and znodes <= MOST_LISTED and time.monotonic() - last.at > RETRY
         if again:
             unread: list[AccessDeniedError] = []
             at, used = time.monotonic(), [folder for folder, number in counts.items() if number]
-            last = _Search(at, await oldest_waiting(handle, config, used, unread), unread, locked=locks > 0)
+            last = _Search(at, await oldest_waiting(handle, config, used, unread), unread, (sample.put, locks))
         elif taken and time.monotonic() - last.at > RETRY:
             last = _Search(last.at)
         self._oldest[handle.name] = last
