@@ -120,8 +120,8 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
             "applied"
         )
     return ClaimLostError(
-        f"message {claim.id} of queue {claim.state.name!r} was released by force or taken over by another consumer "
-        f"({error}), which now handles it; nothing of the transaction was applied"
+        f"message {claim.id} of queue {claim.state.name!r} was released by force, taken over by another consumer, or "
+        f"acknowledged under an earlier lease ({error}); nothing of the transaction was applied"
     )
 
 
