@@ -44,7 +44,7 @@ async def _present(
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
         present = await check(runtime.zookeeper, [QueuePaths(runtime.root, name) for name in page])
-        found += [name for name, is_there in zip(page, present, strict=True) if is_there]
+        found += [name for name, confirmed in zip(page, present, strict=True) if confirmed]
     return found
 
 

@@ -48,6 +48,7 @@ SESSION = (
         "lane_ends",
         "late_writes",
         "left_open",
+        "releases",
         "tracing",
         "work_state",
     },
