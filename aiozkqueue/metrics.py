@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from aiozkqueue.queue.commit.meter import Histogram
+    from aiozkqueue.runtime.histogram import Histogram
     from aiozkqueue.sampling import Sample
     from aiozkqueue.session.session import QueueSession
 

@@ -7,5 +7,6 @@
 ``exception_groups``   the exceptions inside of groups
 ``strings``            very many names, without long pauses of the event loop
 ``sizes``              the size of messages that the servers accept
+``histogram``          the distribution of observed values, for metrics
 ``acl_errors``         refusals of an ACL as errors that name the queue
 """

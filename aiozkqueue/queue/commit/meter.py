@@ -6,14 +6,14 @@ that has happened.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.runtime.histogram import Histogram
 from aiozkqueue.zookeeper import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from aiozkqueue.queue.state.claim import Claim
 
@@ -23,23 +23,6 @@ SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 MANY_ATTEMPTS: Final = 10
 #: Upper bounds of the number of atomic writes in one request.
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Histogram:
-    """The number of observations within each of a series of bounds, and their sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds: Sequence[float] = bounds
-        self.counts: list[int] = [0] * (len(bounds) + 1)
-        """Observations per bound, not cumulative. The last entry counts those above all bounds."""
-        self.total: float = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 class QueueFigures:
