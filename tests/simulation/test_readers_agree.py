@@ -99,7 +99,7 @@ class Run:
                 case _:
                     pass
         tx.put(self.random.choice(QUEUES), b"result")
-        await tx.commit()
+        await tx.commit(timeout=5)
 
     async def lease(self) -> None:
         """Lease messages."""
