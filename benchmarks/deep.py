@@ -110,7 +110,8 @@ def live_heap(process: int) -> int | None:
         return None
     pid = str(process)
     subprocess.run([jcmd, pid, "GC.run"], check=True, capture_output=True)  # noqa: S603 - the JDK's own command
-    shown = subprocess.run([jcmd, pid, "GC.heap_info"], check=True, capture_output=True, text=True).stdout  # noqa: S603
+    command = [jcmd, pid, "GC.heap_info"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - the JDK's own command
     return 1024 * sum(int(used) for used in GENERATIONS.findall(shown))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 try:
     import resource
 except ImportError:  # pragma: no cover - not on Windows
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # a module elsewhere
 
 #: The length of the system's accept queue, and the number of connections accepted in one turn of the event loop. It is
 #: less than the share of one address: connections of one turn then do not close each other before any sends a request.
@@ -51,6 +51,6 @@ def address_of(listening: socket.socket) -> str:
 def most_connections(wanted: int) -> int:
     """Return the number of connections that the file descriptors of this process allow, up to ``wanted``."""
     if resource is None:
-        return wanted  # type: ignore[unreachable]
+        return wanted  # type: ignore[unreachable]  # on Windows
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - _SPARED))

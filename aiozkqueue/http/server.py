@@ -76,7 +76,7 @@ class LimitedProtocol(H11Protocol):
     _read_by: float | None = None  # the deadline for reading the current response, once its client is slow
     _blocked = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
         """Start to wait for the first request."""
         super().connection_made(transport)
         self.access_log = False  # even if logging is configured for it: a URL may contain a key

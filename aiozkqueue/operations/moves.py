@@ -152,7 +152,7 @@ class Moves:
             if binding.dialect is not None:
                 return MoveEnd(queue.name, binding.dialect.settings())
         name = queue.name if isinstance(queue, Destination) else queue
-        if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]
+        if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]  # callers may be unchecked
             msg = (
                 f"{name!r} is a path, and so another program's queue: give `session.curator_queue({name!r})` or "
                 f"`session.kazoo_queue({name!r})`, with the options that its clients use; the command takes "

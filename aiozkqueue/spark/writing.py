@@ -85,7 +85,7 @@ class QueueWriter(DataSourceArrowWriter):
             link.call(complete, link, staging, self._options.txn_version, messages)
             self._forget(link, staging)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Remove the rows of a failed job."""
         with logged_failure(self._options.queue), linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)

@@ -71,7 +71,7 @@ async def test_messages_of_kazoo_are_moved_to_a_native_queue_with_priority_and_t
     kazoo: Kazoo,
     path: str,
     server_view: Observer,
-    locking: bool,  # noqa: FBT001
+    locking: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     path = f"{path}-locking" if locking else path
     source, target = session.kazoo_queue(path, locking=locking), session.queue("target")
@@ -126,7 +126,7 @@ async def test_each_message_of_an_item_is_moved_to_its_own_item_in_order(
     session: zq.QueueSession,
     path: str,
     server_view: Observer,
-    compressed: bool,  # noqa: FBT001
+    compressed: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     source = session.curator_queue(path, lock_path=f"{path}-locks", compressed=compressed)
     await source.put(b"before")

@@ -45,7 +45,11 @@ def locked(session: zq.QueueSession, path: str, kind: CuratorKind = "queue") -> 
     return session.curator_queue(path, lock_path=f"{path}-locks", kind=kind)
 
 
-async def by_consumer(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:  # noqa: ARG001
+async def by_consumer(
+    session: zq.QueueSession,  # noqa: ARG001 - as the other readers
+    queue: zq.Queue[bytes],
+    count: int,
+) -> list[bytes]:
     got: list[bytes] = []
     async with queue.consume(prefetch=16) as deliveries:
         async for delivery in deliveries:

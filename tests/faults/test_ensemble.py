@@ -136,7 +136,8 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
     assert sorted(await account.bodies("results"), key=int) == bodies
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
-    print(f"\nleader killed after {when_killed} commits, {pause:.1f} s until they went on, {len(failed)} failed")  # noqa: T201
+    summary = f"leader killed after {when_killed} commits, {pause:.1f} s until they went on, {len(failed)} failed"
+    print(f"\n{summary}")  # noqa: T201 - a figure for the reader of the output
 
 
 async def test_a_session_survives_the_death_of_its_server(

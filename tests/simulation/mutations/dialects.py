@@ -73,7 +73,7 @@ def next_item_claimed_before_the_parts_of_the_last(patch: pytest.MonkeyPatch) ->
 
 @mutation(items_hold_several_messages)
 def item_of_several_messages_delivered_as_its_first(patch: pytest.MonkeyPatch) -> None:
-    async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:  # noqa: ARG001
+    async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:  # noqa: ARG001 - as patched
         return claims
 
     patch.setattr(Splitter, "next_of", next_of)

@@ -37,7 +37,7 @@ def test_a_frame_is_read_back_whatever_follows_it(messages: list[bytes], suffix:
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_other_bytes_are_either_read_or_refused(data: bytes, versioned: bool) -> None:  # noqa: FBT001
+def test_other_bytes_are_either_read_or_refused(data: bytes, versioned: bool) -> None:  # noqa: FBT001 - drawn
     try:
         messages = unframe(bytes.fromhex("00010001") + data if versioned else data)
     except MalformedError:

@@ -37,7 +37,11 @@ class KeyNode(PutHook):
     def operation(self, item: str) -> Operation:  # noqa: ARG002 - the same for any item
         return Create(self.path)
 
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
+    def repair(
+        self,
+        operation: Operation,  # noqa: ARG002 - the same for any operation
+        error: ZooKeeperError,
+    ) -> Coroutine[object, object, None] | None:
         raise DuplicateKeyError(str(error))
 
 

@@ -42,7 +42,7 @@ def duration(seconds: float | None) -> str:
             return f"{seconds / length:,.0f} {unit}"
     if 0 < seconds < 1:
         return f"{seconds * 1000:.{1 if seconds < 0.01 else 0}f} ms"  # noqa: PLR2004 - two digits
-    return f"{max(0.0, seconds):.0f} s" if seconds >= 10 or not seconds else f"{seconds:.1f} s"  # noqa: PLR2004
+    return f"{max(0.0, seconds):.0f} s" if seconds >= 10 or not seconds else f"{seconds:.1f} s"  # noqa: PLR2004 - digits
 
 
 def _rate(per_second: float) -> str:
