@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
-from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, name_of_write, unlocking
+from aiozkqueue.operations.batch_writers import (
+    WriterRecord,
+    clear_away,
+    give_up,
+    name_of_write,
+    read_record,
+    unlocking,
+)
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
-from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import (
     Check,
@@ -66,6 +73,15 @@ class Fence(NamedTuple):
     def staged(self, put: Put) -> Put:
         """Return the put with the batch's field in its name."""
         return put.with_field(self.stage)
+
+
+class _Stored(NamedTuple):
+    """A writer's record as it was read."""
+
+    record: WriterRecord | None
+    version: int
+    same_queue: Operation
+    """Asserts that the queue was not deleted since: see `read_record`."""
 
 
 class OvertakenError(NotCommittedError):
@@ -115,7 +131,8 @@ class BatchWriter:
         while True:
             await self._state.admit_pending_batches()
             admitted = self._state.snapshot.check  # consumers of a queue that is created again do not know of batches
-            record, version = await self._read()
+            stored = await self._read()
+            record = stored.record
             if record is not None and record.batch >= batch:
                 if batch <= record.last_complete:
                     return None
@@ -123,18 +140,18 @@ class BatchWriter:
                 if record.refuses(run):
                     raise self._given_up(batch)
                 if record.stage is not None and record.run == run:
-                    return self._fence(version, record.stage)
+                    return self._fence(stored.version, record.stage)
             fresh = [admitted]
             if made.moment or (record is None and self._name == name_of_write(run)):
                 ended = await EndedWrites.read(self._handle)
                 if self.writer in ended or ended.has_failed(batch, made):
                     raise self._given_up(batch)
                 fresh.append(ended.unchanged())
-            await self._begin(self._begun(batch, record, run, made.origin), record, version, fresh)
+            await self._begin(stored, self._begun(batch, record, run, made.origin), fresh)
 
     async def is_complete(self, batch: int) -> bool:
         """Whether this batch, or a later one, is complete."""
-        record, _ = await self._read()
+        record = (await self._read()).record
         return record is not None and batch <= record.last_complete
 
     async def renew(self, batch: int, run: str) -> Fence | None:
@@ -144,7 +161,7 @@ class BatchWriter:
         """
         unlocked: int | None = None
         while True:
-            record, version = await self._read()
+            record, version, _ = await self._read()
             if record is not None and batch <= record.last_complete:
                 return None
             if record is None or record.batch != batch or record.run != run or record.stage is None:
@@ -167,7 +184,8 @@ class BatchWriter:
         Raises: NotCommittedError: that attempt has been discarded, also with its queue, or a later batch has begun.
         """
         while True:
-            record, version = await self._read()
+            stored = await self._read()
+            record = stored.record
             pending: str | None = None
             if record is not None:
                 if batch <= record.last_complete:
@@ -183,7 +201,7 @@ class BatchWriter:
             if pending is not None:
                 wakeups = await self._wakeup_paths()
                 opening = [*await unlocking(self._handle, pending), *(SetData(wakeup, b"") for wakeup in wakeups)]
-            await self._change(record, version, self._record(batch, record), *opening)
+            await self._change(stored, self._record(batch, record), *opening)
         await clear_away(self._handle, self.writer)
 
     async def _wakeup_paths(self) -> list[str]:
@@ -207,7 +225,7 @@ class BatchWriter:
         if run is not None:
             await self._end(batch, run)
             return await clear_away(self._handle, self.writer)
-        if (await self._read())[0] is None:
+        if (await self._read()).record is None:
             return 0
         return await give_up(self._handle, self.writer, batch)
 
@@ -219,7 +237,8 @@ class BatchWriter:
         while True:
             await self._state.refresh()
             await self._state.open_or_create()
-            record, version = await self._read()
+            stored = await self._read()
+            record = stored.record
             if record is not None and (batch < record.batch or batch <= record.last_complete):
                 return
             if record is None or batch > record.batch:
@@ -228,7 +247,7 @@ class BatchWriter:
                 return
             else:
                 after = record.discarded() if record.run == run else record.ending(run)
-            await self._change(record, version, after, self._state.snapshot.check)
+            await self._change(stored, after)
 
     async def parts(self) -> list[str]:
         """Return the records of the parts of its batches, by name."""
@@ -240,21 +259,21 @@ class BatchWriter:
         Each multi asserts that no batch has begun since: without its record, a task that is tried again puts its rows
         a second time.
         """
-        record, version = await self._read()
+        record, version, same_queue = await self._read()
         if record is None or record.stage is not None:
             return
         for name in await self.parts():
-            await self._write([Check(self.path, version), Delete(f"{self.path}/{name}")])
+            await self._write([same_queue, Check(self.path, version), Delete(f"{self.path}/{name}")])
 
     async def forget(self) -> None:
         """Remove its record if no batch is pending. No late task of its write can begin it again."""
         while True:
             await self.forget_parts()
-            record, version = await self._read()
+            record, version, same_queue = await self._read()
             if record is None or record.stage is not None:
                 return
             ended = await EndedWrites.read(self._handle)
-            await self._write([Delete(self.path, version), ended.adding(self.writer)])
+            await self._write([same_queue, Delete(self.path, version), ended.adding(self.writer)])
 
     def _begun(self, batch: int, before: WriterRecord | None, run: str, origin: str = "") -> WriterRecord:
         """Return the record of a batch that this run begins or takes over."""
@@ -266,23 +285,21 @@ class BatchWriter:
         pending = replace(self._record(batch, before), stage=stage, complete=False, last=last, ended=ended)
         return replace(pending, run=run, origin=origin)
 
-    async def _begin(
-        self, after: WriterRecord, before: WriterRecord | None, version: int, more: list[Operation]
-    ) -> None:
+    async def _begin(self, stored: _Stored, after: WriterRecord, more: list[Operation]) -> None:
         """Try to begin a batch under a new name, or to take it over; the caller checks the result."""
         assert after.stage is not None  # noqa: S101 - `_begun` sets it
-        if before is None or before.stage != after.stage:
+        if stored.record is None or stored.record.stage != after.stage:
             lock = LockRecord(after.stage, self._runtime.ids.client)
             more = [*more, Create(self._state.paths.lock(after.stage), lock.encode())]
-        await self._change(before, version, after, *more)
+        await self._change(stored, after, *more)
 
-    async def _change(self, before: WriterRecord | None, version: int, after: WriterRecord, *more: Operation) -> None:
+    async def _change(self, stored: _Stored, after: WriterRecord, *more: Operation) -> None:
         """Try to change the record; the caller checks the result."""
-        if before is None:
+        if stored.record is None:
             await self._zookeeper.ensure(self._state.paths.sinks)
-            await self._write([Create(self.path, after.encode()), *more])
+            await self._write([stored.same_queue, Create(self.path, after.encode()), *more])
         else:
-            await self._write([SetData(self.path, after.encode(), version), *more])
+            await self._write([stored.same_queue, SetData(self.path, after.encode(), stored.version), *more])
 
     def _require_latest(self, batch: int, record: WriterRecord) -> None:
         """Refuse a batch if a later one is pending or discarded: this one can be neither written nor skipped."""
@@ -306,18 +323,16 @@ class BatchWriter:
             aborted = (*aborted, before.stage)  # no process will continue it
         return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._runtime.ids.client)
 
-    async def _read(self) -> tuple[WriterRecord | None, int]:
+    async def _read(self) -> _Stored:
         await self._zookeeper.sync(self._state.paths.base)
-        try:
-            with translate_denials(self._state.name):
-                data, stat = await self._zookeeper.read(self.path)
-        except NoNodeError:
-            return None, -1
-        record = WriterRecord.decode(data)
+        node, same_queue = await read_record(self._handle, self.writer)
+        if node is None:
+            return _Stored(None, -1, same_queue)
+        record = WriterRecord.decode(node.data)
         if record is None:
             msg = f"queue {self._state.name!r}: {self.path} does not decode; nothing was put"
             raise NotCommittedError(msg)
-        return record, stat.version
+        return _Stored(record, node.stat.version, same_queue)
 
     async def _write(self, operations: Sequence[Operation]) -> None:
         """Apply a change or not; the caller checks the result."""

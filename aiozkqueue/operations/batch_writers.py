@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.layout import ItemRef, fits_path, has_field, item_field, messages_in, name_at
+from aiozkqueue.layout import ItemRef, fits_path, has_field, is_deleted, item_field, messages_in, name_at
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
@@ -26,7 +26,6 @@ from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
     NoAuthError,
-    NoNodeError,
     SetData,
     apply_until_answered,
     below,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.zookeeper import Operation, Stat
+    from aiozkqueue.zookeeper import Node, Operation, Stat
 
 #: Items removed in one multi.
 TOGETHER: Final = 500
@@ -214,6 +213,27 @@ async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, Writer
     ]
 
 
+class StoredRecord(NamedTuple):
+    """The znode of a writer's record, as it was read."""
+
+    node: Node | None
+    same_queue: Check
+    """Asserts that the queue was not deleted since. The version of a record starts again with a new queue."""
+
+
+async def read_record(handle: QueueHandle[Runtime], writer: str) -> StoredRecord:
+    """Read the record of a writer. A deleted queue has none, even if it is still to be cleared.
+
+    Raises: AccessDeniedError.
+    """
+    base = handle.paths.base
+    with translate_denials(handle.name):  # the queue first, so that the record is one of this queue or of a later one
+        queue, node = await handle.zookeeper.read_many([base, f"{handle.paths.sinks}/{writer}"])
+    if queue is None or is_deleted(queue.data):
+        return StoredRecord(None, Check(base))
+    return StoredRecord(node, Check(base, queue.stat.version))
+
+
 async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None, run: str | None = None) -> int:
     """Remove the messages of a writer's pending batch; return how many.
 
@@ -230,15 +250,13 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
         raise unknown
     while True:
         await zookeeper.sync(path)
-        try:
-            with translate_denials(handle.name):
-                node = await zookeeper.read(path)
-        except NoNodeError as error:
-            raise unknown from error
+        node, same_queue = await read_record(handle, writer)
+        if node is None:
+            raise unknown
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break
-        if await _write(handle, [SetData(path, record.discarded().encode(), node.stat.version)]):
+        if await _write(handle, [same_queue, SetData(path, record.discarded().encode(), node.stat.version)]):
             break
     return await clear_away(handle, writer)
 
@@ -252,12 +270,9 @@ async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int
     Raises: AccessDeniedError.
     """
     zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
-    try:
-        node = await zookeeper.read(path)
-    except NoNodeError:
-        return 0
-    record = WriterRecord.decode(node.data)
-    if record is None or record.stage is None or not record.of_single_run or node.stat.mtime > before:
+    node, _ = await read_record(handle, writer)
+    record = None if node is None else WriterRecord.decode(node.data)
+    if node is None or record is None or record.stage is None or not record.of_single_run or node.stat.mtime > before:
         return 0
     for part in await below(zookeeper, path):
         stat = await zookeeper.exists(f"{path}/{part}")
@@ -271,22 +286,18 @@ async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
 
     Raises: AccessDeniedError.
     """
-    zookeeper, path, removed = handle.zookeeper, f"{handle.paths.sinks}/{writer}", 0
+    path, removed = f"{handle.paths.sinks}/{writer}", 0
     while True:
-        try:
-            with translate_denials(handle.name):
-                node = await zookeeper.read(path)
-        except NoNodeError:
-            return removed
-        record = WriterRecord.decode(node.data)
-        if record is None or not record.aborted:
+        node, same_queue = await read_record(handle, writer)
+        record = None if node is None else WriterRecord.decode(node.data)
+        if node is None or record is None or not record.aborted:
             return removed
         stage = record.aborted[0]
         removed += await _remove(handle, stage)
         cleared = replace(record, aborted=record.aborted[1:])
         # The lock is removed last: until then the remaining items are invisible.
         unlock = await unlocking(handle, stage)
-        await _write(handle, [SetData(path, cleared.encode(), node.stat.version), *unlock])
+        await _write(handle, [same_queue, SetData(path, cleared.encode(), node.stat.version), *unlock])
 
 
 async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
@@ -295,21 +306,19 @@ async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
     Return 1 if so.
     """
     zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
-    try:
-        node = await zookeeper.read(path)
-    except NoNodeError:
-        return 0
-    record = WriterRecord.decode(node.data)
-    if record is None or record.aborted or node.stat.mtime > before:
+    node, same_queue = await read_record(handle, writer)
+    record = None if node is None else WriterRecord.decode(node.data)
+    if node is None or record is None or record.aborted or node.stat.mtime > before:
         return 0
     if not record.complete and (record.stage is not None or not record.of_single_run):
         return 0
     parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
     for start in range(0, len(parts), TOGETHER):  # if a batch begins now, the fence has changed: none of it is removed
-        together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
+        fence = [same_queue, Check(path, node.stat.version)]
+        together: list[Operation] = [*fence, *parts[start : start + TOGETHER]]
         if not await _write(handle, together):
             return 0
-    return int(await _write(handle, [Delete(path, node.stat.version)]))
+    return int(await _write(handle, [same_queue, Delete(path, node.stat.version)]))
 
 
 async def unlocking(handle: QueueHandle[Runtime], stage: str) -> list[Operation]:
