@@ -112,7 +112,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
             except zq.DuplicateKeyError:
                 made.refused = True
                 raise
-        if name == CALLED_OFF and random.random() < 0.6:
+        if name == CALLED_OFF and made.status is Status.COMMITTED and random.random() < 0.6:
             await call_off(run, session, token, message_id)
 
 
