@@ -13,6 +13,7 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NoAuthError,
     NoNodeError,
+    SetData,
     apply_until_answered,
     below,
     read_separately,
@@ -58,16 +59,18 @@ async def forget_rate(runtime: Runtime, queue: str, moment: int) -> None:
 
     ``moment`` is ZooKeeper's time, ms, or earlier. Listeners of other queues may share the rate. They lose nothing: a
     timeline that has ended begins at the next lease, as a new one does, and a lease meanwhile has changed the version.
+    A new timeline counts its versions from 0, so a deletion also writes the folder, whose version each lease asserts.
     """
-    zookeeper, path = runtime.zookeeper, RatePaths(runtime.root).rate(queue)
+    zookeeper, paths = runtime.zookeeper, RatePaths(runtime.root)
+    path = paths.rate(queue)
     try:
         data, stat = await zookeeper.read(path)
         ended = RateRecord.decode(data).end(stat.mtime)
     except (NoNodeError, NoAuthError, MalformedError):
         return
     if ended <= moment * 1000:
-        with suppress(MultiError):
-            await apply_until_answered(zookeeper, [Delete(path, stat.version)])
+        with suppress(MultiError):  # the write of the folder refuses leases that were computed before
+            await apply_until_answered(zookeeper, [Delete(path, stat.version), SetData(paths.base, b"")])
 
 
 async def remove_below(zookeeper: ZooKeeper, base: str, version: int) -> None:

@@ -12,12 +12,14 @@ from aiozkqueue.layout.rates import RateRecord
 from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.zookeeper import (
     BadVersionError,
+    Check,
     ConnectionLossError,
     MultiError,
     NoAuthError,
     NoNodeError,
     SetData,
     Stat,
+    parent_of,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -48,6 +50,8 @@ class Timeline:
         self._zookeeper = zookeeper
         self._reply_limit = ReplyLimit(clock)
         self._path = path
+        self._none_deleted: Check | None = None
+        """The check that no timeline was deleted since; None: to be made before the timeline is read."""
         self._step = max(1, round(1_000_000 / rate))  # µs
         self._random = random
         self._leased = -1  # the zxid of this session's last lease: a new timeline counts its versions from 0 again
@@ -67,7 +71,8 @@ class Timeline:
         pause = LONGEST_PAUSE / 16
         while True:
             try:
-                block = await self._try_to_lease(count)
+                guard = await self._guard()
+                block = None if guard is None else await self._try_to_lease(count, guard)
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 await self._zookeeper.wait_connected()
                 continue
@@ -78,7 +83,18 @@ class Timeline:
             await asyncio.sleep(self._random.uniform(0, pause))
             pause = min(LONGEST_PAUSE, 2 * pause)
 
-    async def _try_to_lease(self, count: int) -> Block | None:
+    async def _guard(self) -> Check | None:
+        """Return the check that no timeline is deleted from now on; None if the folder was missing."""
+        if self._none_deleted is None:
+            folder = parent_of(self._path)
+            found = await self._zookeeper.exists(folder)
+            if found is None:
+                await self._zookeeper.ensure(self._path)
+            else:
+                self._none_deleted = Check(folder, found.version)
+        return self._none_deleted
+
+    async def _try_to_lease(self, count: int, guard: Check) -> Block | None:
         """Lease slots; return None if another session was faster, or the reply came too late."""
         try:
             node = await self._zookeeper.read(self._path)
@@ -90,10 +106,12 @@ class Timeline:
             after -= self._spare * self._step
         record = RateRecord(after, count * self._step)
         limit, sent = self._reply_limit.seconds, self._reply_limit.now()
+        write = SetData(self._path, record.encode(), node.stat.version)
         try:
-            (stat,) = await self._zookeeper.multi([SetData(self._path, record.encode(), node.stat.version)])
+            _, stat = await self._zookeeper.multi([guard, write])
         except MultiError as error:
             if isinstance(error.error, BadVersionError | NoNodeError):
+                self._none_deleted = guard if error.index else None
                 return None
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +16,13 @@ from aiozkqueue.rates.pace import NEAR, USABLE_FOR
 from aiozkqueue.rates.timeline import Timeline
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
+from tests.simulation.between import Between
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiozkqueue.listeners import Batch
+    from aiozkqueue.rates.timeline import Block
 
 
 def most_in_a_second(moments: list[float]) -> int:
@@ -383,6 +387,41 @@ def test_unused_slots_are_not_given_back_to_a_timeline_that_was_deleted_and_begu
             assert block.first >= taken.first + taken.size * taken.step - 0.002
 
     run_virtual(main)
+
+
+def test_a_lease_during_which_the_timeline_is_deleted_and_begun_again_takes_no_slots_of_the_new_one() -> None:
+    """The new timeline has as many leases as the old one had when it was read."""
+
+    async def lease_again(number: int) -> bool:
+        async with simulated() as cluster, cluster.connect() as one, cluster.connect() as other:
+            bank = other.queue("bank")
+            await bank.configure(zq.QueueConfig())
+            cores = one._core, other._core
+            first, second = (
+                Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random) for core in cores
+            )
+            await first.lease(5)
+            await asyncio.sleep(10)
+            blocks: list[Block] = []
+
+            async def begin_again() -> None:
+                await bank.admin.delete()  # deletes the rate of this name too
+                blocks.append(await second.lease(20))
+
+            between = Between(one, number, begin_again)
+            blocks.append(await first.lease(1))
+            if not between.reached:
+                return False
+            blocks += [await first.lease(1), await second.lease(1)]
+            blocks.sort()
+            for before, after in itertools.pairwise(blocks):
+                assert after.first >= before.first + before.size * before.step - 0.002, number
+            return True
+
+    numbers = 0
+    while run_virtual(partial(lease_again, numbers + 1)):
+        numbers += 1
+    assert numbers >= 2
 
 
 def test_a_listener_with_a_slower_rate_of_its_own_leaves_the_other_sessions_their_slots() -> None:

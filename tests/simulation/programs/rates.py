@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.rates.timeline import Block
+    from aiozkqueue.zookeeper import Check
     from tests.simulation.history import Unit
     from tests.simulation.recorder import Recorder
 
@@ -109,9 +110,9 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
     assert timeline is not None
     lease = timeline._try_to_lease
 
-    async def measured(count: int) -> Block | None:
+    async def measured(count: int, guard: Check) -> Block | None:
         began, limit = run.loop.time(), timeline._reply_limit.seconds
-        block = await lease(count)
+        block = await lease(count, guard)
         if block is not None:
             pace.reply = max(pace.reply, min(limit, run.loop.time() - began))
         return block
