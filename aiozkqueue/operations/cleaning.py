@@ -283,7 +283,7 @@ class _Cleaning:
         """Remove the timed locks that ended a while ago; active consumers would have removed them at once.
 
         If a lock has a due node, this does the same as a consumer (see `timed_locks`), and is as safe. Otherwise the
-        lock is removed at the version read: no commit depends on a timed lock, and a renewed lock has another version.
+        lock is removed as it was read: no commit depends on a timed lock.
         """
         paths = self._paths
         timed = await collect_children(
@@ -296,6 +296,7 @@ class _Cleaning:
             freed += len(await reap(self._zookeeper, paths, ended[start : start + TOGETHER], generation))
             await asyncio.sleep(PAUSE)
         self.left -= len(ended)
+        folder = await self._zookeeper.exists(paths.locks)
         listed = await collect_children(
             self._handle,
             paths.locks,
@@ -305,7 +306,7 @@ class _Cleaning:
         unannounced = [lock async for page in bad for lock in page.unannounced]
         await clear_gradually(*timed.announced.parts)
         over = [lock for lock in unannounced if self._is_over(LockRecord.decode(lock.node.data).end)]
-        return freed + await self._remove([self._unlock(lock) for lock in over])
+        return freed + (0 if folder is None else await self._unlock(over, folder.version))
 
     async def attempts(self) -> int:
         """Remove the records of attempts whose message is gone.
@@ -434,11 +435,22 @@ class _Cleaning:
 
     # -- the changes
 
-    def _unlock(self, lock: Left) -> Sequence[Operation]:
-        return [
-            Delete(f"{self._paths.locks}/{lock.name}", lock.node.stat.version),
-            SetData(self._paths.items, b""),  # wakes idle consumers
-        ]
+    async def _unlock(self, locks: Sequence[Left], version: int) -> int:
+        """Remove timed locks, one after the other; ``version`` is that of their folder before they were read.
+
+        A renewed lock has another version. A lock of a consumer may have the same one, if the timed lock was removed by
+        force or by another clean-up. So each removal writes the folder, as a forced release does, and asserts that it
+        was not written by others.
+        """
+        paths, removed = self._paths, 0
+        for lock in locks:
+            change: list[Operation] = [
+                SetData(paths.locks, b"", version + removed),
+                Delete(f"{paths.locks}/{lock.name}", lock.node.stat.version),
+                SetData(paths.items, b""),  # wakes idle consumers
+            ]
+            removed += await self._remove([change])
+        return removed
 
     def _forget(self, meta: Left, lock: bytes) -> Sequence[Operation]:
         path = self._paths.lock(parse_meta(meta.name) or "-")
