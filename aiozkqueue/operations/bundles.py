@@ -276,9 +276,11 @@ async def single_out(handle: QueueHandle[Runtime], folders: Sequence[str], messa
 
 
 async def remove_bundles(
-    handle: QueueHandle[Runtime], folders: Sequence[str]
+    handle: QueueHandle[Runtime], folders: Sequence[str], configured: Operation
 ) -> tuple[int, dict[str, AccessDeniedError]]:
     """Remove the bundles that no consumer holds; return the number of messages, and the refused bundles by their ids.
+
+    ``configured`` checks the configuration that says that the ends of messages need no further operations.
 
     Raises: AccessDeniedError: the lanes may not be listed.
     """
@@ -296,7 +298,7 @@ async def remove_bundles(
                 continue
             if state is not None and state.lock is None:
                 counts.append((state.name.id, max(1, len(_messages_of(state)))))
-                changes.append(_removal(handle, place, state))
+                changes.append(_removal(handle, place, state, configured))
         for (own, count), part in zip(counts, await settle_allowed(handle.runtime, changes), strict=True):
             if isinstance(part.error, AccessDeniedError):
                 refused[own] = part.error
@@ -304,13 +306,13 @@ async def remove_bundles(
     return removed, refused
 
 
-def _removal(handle: QueueHandle[Runtime], place: str, state: BundleState) -> Change:
+def _removal(handle: QueueHandle[Runtime], place: str, state: BundleState, configured: Operation) -> Change:
     """Return the change that removes a bundle and its record, unless a consumer claims it."""
     paths, ids = handle.paths, handle.runtime.ids
     lock = paths.lock(state.name.id)
     claim = Create(lock, LockRecord(ids.next(), ids.client).encode(), ephemeral=True)
     removed = removal(paths, place, state, obstructed=False)
-    return Change(handle.state, [handle.state.snapshot.check, claim, *removed, Delete(lock)])
+    return Change(handle.state, [configured, claim, *removed, Delete(lock)])
 
 
 async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tuple[int, list[str]]:

@@ -93,11 +93,11 @@ async def _purge_bundles(handle: QueueHandle[Runtime]) -> tuple[int, dict[str, A
     while (config := await configuration(handle)) is not None and config.bundled:
         if not await handle.state.open_existing():
             break
-        folders = await lanes_of(handle, config)
-        if handle.state.snapshot.end_hooks:
+        folders, known = await lanes_of(handle, config), handle.state.snapshot
+        if known.end_hooks:
             await dissolve_all(handle, folders)
             break
-        number, refused = await remove_bundles(handle, folders)
+        number, refused = await remove_bundles(handle, folders, known.check)
         removed += number
         if handle.state.ready:  # otherwise the configuration has changed
             break

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
 from tests.simulation.between import Between
@@ -44,7 +46,10 @@ def test_a_commit_after_the_history_was_on_for_a_while_is_sent() -> None:
     assert run_virtual(outcomes, limit=1000) == {zq.Outcome.COMMITTED}
 
 
-def test_a_purge_records_each_message_that_it_removes_after_the_history_was_turned_on() -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "read by another task"])
+def test_a_purge_records_each_message_that_it_removes_after_the_history_was_turned_on(
+    known: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
     """The history is turned on between two requests of the purge, or not at all after the last one."""
 
     async def main() -> bool:
@@ -58,6 +63,8 @@ def test_a_purge_records_each_message_that_it_removes_after_the_history_was_turn
                 nonlocal left
                 await other.configure(zq.QueueConfig(history=zq.History()))
                 left = await other.size()
+                if known:
+                    await jobs.configuration()
 
             between = Between(session, number, turn_on)
             assert await jobs.purge() == 4
