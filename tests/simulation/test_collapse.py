@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 
 #: An idle consumer sends few requests in minutes. A consumer that lists repeatedly sends thousands.
 FEW = 60
+#: So many duplicates are removed before the claim of the newest message.
+MANY = 150
 
 
 def test_superseded_messages_are_not_claimed_again_and_the_others_keep_their_order() -> None:
@@ -45,6 +49,39 @@ def test_a_delayed_collapsing_message_is_redelivered_without_constant_listings()
                 return cluster.ensemble.arrivals - before
 
     assert run_virtual(main) < FEW
+
+
+def test_no_message_is_removed_that_was_put_after_a_queue_has_stopped_collapsing() -> None:
+    """The session has listed these messages as duplicates when another of its tasks reads the new configuration."""
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs, operated = session.queue("jobs"), other.queue("jobs")
+            await jobs.configure(zq.QueueConfig(collapse=True))
+            await jobs.put(b"before", key="k")
+            zookeeper: Any = core_of(session).zookeeper
+            list_children, listings = zookeeper.children_into, 0
+
+            async def listed(path: str, *args: Any, **options: Any) -> Any:
+                nonlocal listings
+                listings += path.endswith("/items")
+                if not path.endswith("/items") or listings != 2:  # the second one finds the duplicates
+                    return await list_children(path, *args, **options)
+                await operated.configure(zq.QueueConfig(collapse=False))
+                await operated.put_many([b"%d" % number for number in range(MANY)], key="k")
+                names = await list_children(path, *args, **options)
+                await jobs.configuration()
+                return names
+
+            zookeeper.children_into = listed
+            taken: list[bytes] = []
+            while await operated.size():
+                async with session.transaction() as tx:
+                    taken += [message.body for message in await tx.take_many(jobs, MANY, timeout=1)]
+            assert listings > 2
+            assert sorted(taken) == sorted([b"before", *(b"%d" % number for number in range(MANY))])
+
+    run_virtual(main)
 
 
 def test_a_duplicate_put_while_its_message_is_handled_is_taken_next() -> None:

@@ -187,7 +187,7 @@ class Collapse:
             ReopenError: the queue's configuration has changed.
             NoNodeError, NoAuthError, ConnectionLossError, SessionExpiredError: of the zookeeper package.
         """
-        lanes = dict.fromkeys(map(lane_at, places))
+        check, lanes = self._state.snapshot.check, dict.fromkeys(map(lane_at, places))
         while self._old:
             await clear_gradually(*self._old.pop().parts)
         self._gone = []
@@ -224,7 +224,7 @@ class Collapse:
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
         await clear_gradually(*locked.parts)
-        return list(chosen), await self._duplicates(chosen, generation)
+        return list(chosen), await self._duplicates(chosen, check, generation)
 
     async def _newest(self, lane: str, members: list[str], restored: dict[str, int], generation: int) -> str:
         """Return the item of a set that was put last. Restored ones were put before, at the times in their names."""
@@ -277,7 +277,7 @@ class Collapse:
             return known
         return await self._zookeeper.children_into(path, partial(_Lane, mark), generation=generation)
 
-    async def _duplicates(self, chosen: dict[str, list[str]], generation: int) -> Duplicates:
+    async def _duplicates(self, chosen: dict[str, list[str]], check: Operation, generation: int) -> Duplicates:
         pairs = (
             (newest, ItemRef(lane_at(newest), older).path) for newest, replaced in chosen.items() for older in replaced
         )
@@ -289,7 +289,7 @@ class Collapse:
                 return removals
             operations = [operation for operation, _, _ in removals.operations]
             try:
-                await self._zookeeper.multi([self._state.snapshot.check, *operations], generation=generation)
+                await self._zookeeper.multi([check, *operations], generation=generation)
             except MultiError as refusal:
                 if refusal.index == 0:
                     raise ReopenError from refusal
