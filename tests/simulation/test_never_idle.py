@@ -54,6 +54,34 @@ def test_an_entry_that_was_deleted_is_made_again_by_a_session_that_is_never_idle
     assert run_virtual(main)
 
 
+@pytest.mark.parametrize("scheduled", [False, True], ids=["retrying", "scheduled"])
+def test_a_session_registers_again_in_a_queue_that_was_deleted_and_created_again(scheduled: bool) -> None:  # noqa: FBT001 - a case
+    """After the change of the leader, the session measures the time by a write of its entry, which is gone."""
+
+    async def main() -> tuple[bytes | None, int]:
+        async with simulated(servers=3) as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs, theirs = session.queue("jobs"), other.queue("jobs")
+            await jobs.put(b"first")
+            await take(session, jobs, 1)
+            await theirs.admin.delete(force=True)
+            await theirs.put(b"second", delay=3 if scheduled else None)
+            if not scheduled:
+                async with other.transaction() as tx:
+                    message = await tx.take(theirs, timeout=10)
+                    assert message is not None
+                    tx.release(message, delay=3)
+            cluster.ensemble.elect()
+            await asyncio.sleep(5)
+            before = cluster.ensemble.arrivals
+            async with session.transaction() as tx:
+                message = await tx.take(jobs, timeout=60)
+            return None if message is None else message.body, cluster.ensemble.arrivals - before
+
+    body, requests = run_virtual(main, limit=100)
+    assert body == b"second"
+    assert requests < 200
+
+
 @pytest.mark.parametrize("change", [zq.QueueConfig(paused=True), zq.QueueConfig(shards=4)], ids=["pause", "shards"])
 def test_a_change_of_the_configuration_reaches_a_session_that_is_never_idle(change: zq.QueueConfig) -> None:
     async def main(change: zq.QueueConfig) -> tuple[int, int]:

@@ -102,7 +102,12 @@ class Registration:
         if not self._clock.sampled_within(within) and self.generation == generation:
             path = self._paths.consumer(self._name(generation))
             sent = self._clock.local()
-            results = await self._zookeeper.multi([SetData(path, self._about)], generation=generation)
+            try:
+                results = await self._zookeeper.multi([SetData(path, self._about)], generation=generation)
+            except MultiError as error:
+                if isinstance(error.error, NoNodeError):
+                    self.forget()  # the queue was deleted and created again, so `ensure` makes another entry
+                raise
             self._observe(results[0], sent)
 
     async def share(self, registered: Iterable[str], generation: int) -> Partition:
