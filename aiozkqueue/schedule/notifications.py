@@ -531,9 +531,10 @@ class NotificationQueue(Generic[T]):
             work_given(tx).require_of(handle.runtime)
         altered: set[str] = set()
         for _ in range(TRIES):
-            found = [item for item in await matches() if item.id not in altered]
+            # A commit asserts the configuration that was known when the entries were read.
             if not await handle.state.open_existing():
                 return len(altered)
+            found = [item for item in await matches() if item.id not in altered]
             now = await handle.runtime.server_clock.learned(handle.paths.due)
             waiting = [item for item in found if not item.held(now)]
             if tx is not None:

@@ -301,6 +301,18 @@ async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(
     assert await accounts() == [7]
 
 
+async def test_a_session_that_has_only_created_the_queue_changes_the_entries_of_another_in_a_transaction(
+    zookeeper: str, queue_root: str, invoices: NotificationQueue[Invoice], session: zq.QueueSession
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as other:
+        theirs = await Notifications(other).get("billing", "invoices", Invoice)
+        ids = [await theirs.schedule(Invoice(account=number), later(60)) for number in range(2)]
+        async with session.transaction() as tx:
+            assert await invoices.update(ids[0], Invoice(account=10), tx=tx)
+            assert await invoices.remove(ids[1], tx=tx)
+        assert [entry.event.account for entry in await theirs.find()] == [10]
+
+
 async def test_an_entry_is_scheduled_only_if_its_transaction_commits(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
