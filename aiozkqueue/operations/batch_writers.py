@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Items removed in one multi.
 TOGETHER: Final = 500
+#: A version that no znode reaches.
+_NEVER: Final = 2**31 - 1
 #: Runs that a record refuses, at most; the earliest are dropped.
 MOST_ENDED: Final = 256
 
@@ -218,7 +220,7 @@ class StoredRecord(NamedTuple):
 
     node: Node | None
     same_queue: Check
-    """Asserts that the queue was not deleted since. The version of a record starts again with a new queue."""
+    """Asserts that the queue exists and was not deleted since. The version of a record starts again with a new one."""
 
 
 async def read_record(handle: QueueHandle[Runtime], writer: str) -> StoredRecord:
@@ -230,7 +232,7 @@ async def read_record(handle: QueueHandle[Runtime], writer: str) -> StoredRecord
     with translate_denials(handle.name):  # the queue first, so that the record is one of this queue or of a later one
         queue, node = await handle.zookeeper.read_many([base, f"{handle.paths.sinks}/{writer}"])
     if queue is None or is_deleted(queue.data):
-        return StoredRecord(None, Check(base))
+        return StoredRecord(None, Check(base, _NEVER))
     return StoredRecord(node, Check(base, queue.stat.version))
 
 
