@@ -147,7 +147,7 @@ def connect(
         session_timeout: how long a dead process keeps its messages, seconds. The server may change it.
         connect_timeout: how long to wait for the first connection, seconds.
         operation_timeout: how long a read, a put, or a change of settings waits while no server answers, seconds. A
-            read raises `ConnectionLostError` then. Other calls raise `NotCommittedError` if nothing was sent, and
+            read raises `ConnectionLostError` then. Other calls raise `NotCommittedError` if nothing was applied, and
             `OutcomeUnknownError` if it may have been applied.
         tls: a context that verifies host names, as `ssl.create_default_context` returns it; None: no TLS.
         auth: credentials, which are sent on every connection.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from aiozkqueue.errors import ConnectionLostError, NotCommittedError, OutcomeUnknownError
 
-from .errors import refuses_credentials
+from .errors import MultiError, NotConnectedError, refuses_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,8 +44,10 @@ class CallLimit:
         "_task",
         "_timer",
         "_token",
+        "_unanswered",
         "_what",
         "_zookeeper",
+        "changing",
         "expired",
         "seconds",
         "sent",
@@ -60,11 +62,14 @@ class CallLimit:
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._began = 0.0
+        self._unanswered = 0
         self.seconds = seconds
         self.writes = False
         """Whether the call changes anything."""
         self.sent = False
-        """Whether a change was sent, which may have been applied."""
+        """Whether a change was sent that was applied, or may have been."""
+        self.changing = 0
+        """How many parts of the call send changes with `until_answered`. Meanwhile, its multis count as sent."""
         self.expired = False
         """Whether no server answered in time."""
 
@@ -86,11 +91,27 @@ class CallLimit:
         current_call.reset(self._token)
         enclosing = current_call.get()
         if enclosing is not None:  # its error covers what this call has sent
-            enclosing.sent = enclosing.sent or self.sent
+            enclosing.sent = enclosing.sent or self.in_doubt
         if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
-        if self.writes and self.sent and refuses_credentials(error):
-            raise self._in_doubt(f"{self._what}: {error}") from error
+        if self.writes and self.in_doubt and refuses_credentials(error):
+            raise self._unknown(f"{self._what}: {error}") from error
+
+    def count(self, reply: asyncio.Future[Any]) -> None:
+        """Count a multi as a change that was sent, until its reply reports that it was not applied."""
+        if not reply.done():
+            self._unanswered += 1
+            reply.add_done_callback(self._on_reply)
+
+    def _on_reply(self, reply: asyncio.Future[Any]) -> None:
+        self._unanswered -= 1
+        error = None if reply.cancelled() else reply.exception()
+        self.sent = self.sent or not isinstance(error, MultiError | NotConnectedError)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a part of the call may have been applied."""
+        return self.sent or self._unanswered > 0
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,11 +129,11 @@ class CallLimit:
             why += ", because the server has too much to do and drops requests"
         if not self.writes:
             return ConnectionLostError(f"{why}; try again when a server is available")
-        if not self.sent:
-            return NotCommittedError(f"{why}; nothing was sent, so nothing was applied; try again")
-        return self._in_doubt(why)
+        if not self.in_doubt:
+            return NotCommittedError(f"{why}; nothing was applied; try again")
+        return self._unknown(why)
 
-    def _in_doubt(self, why: str) -> OutcomeUnknownError:
+    def _unknown(self, why: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(f"{why}; a part of it may have been applied; check that before you repeat it", "")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from aiozkqueue.zookeeper import handshake, records, wire
 from aiozkqueue.zookeeper.auth import CREATOR, OPEN, Acl, Auth
+from aiozkqueue.zookeeper.call_limit import current_call
 from aiozkqueue.zookeeper.errors import (
     ConnectionLossError,
     MultiError,
@@ -40,6 +41,8 @@ from aiozkqueue.zookeeper.watches import Mode, Registration
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
 
 #: Another client may delete a parent before its child is created; a server that reports it missing this often is
 #: broken.
@@ -136,7 +139,15 @@ class ZooKeeperClient:
     ) -> asyncio.Future[list[Result]]:
         """Send all or nothing, once, when called; see `ZooKeeper.multi`."""
         request = wire.multi(operations, chroot=self._chroot, acl=self._acl, results=results)
-        return self._session.submit(request, generation=generation)
+        return self._counted(self._session.submit(request, generation=generation))
+
+    @staticmethod
+    def _counted(reply: asyncio.Future[T]) -> asyncio.Future[T]:
+        """Return the reply, which the limit of the call counts while the call sends its changes."""
+        call = current_call.get()
+        if call is not None and call.changing:
+            call.count(reply)
+        return reply
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
         """Return data and stat of a znode.

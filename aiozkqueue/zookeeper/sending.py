@@ -15,9 +15,7 @@ from aiozkqueue.zookeeper.errors import (
     MultiError,
     NotConnectedError,
     SessionExpiredError,
-    ThrottledError,
 )
-from aiozkqueue.zookeeper.interface import State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -74,16 +72,29 @@ async def until_answered(
 
     For changes that depend on data that ``send`` reads first; see `apply_until_answered` for a fixed multi.
     ``in_doubt`` answers a refusal after a lost reply: it returns the result of the earlier copy, or raises the refusal.
-    Without a generation, any session will do.
+    Without a generation, any session will do. The limit of the call counts the multis of ``send`` as its changes, and
+    not its reads.
 
     Raises: as ``send``, except ConnectionLossError; SessionExpiredError only with a generation.
     """
-    lost = False
     call = current_call.get()
+    if call is None:
+        return await _send_again(zookeeper, send, generation, in_doubt)
+    call.changing += 1
+    try:
+        return await _send_again(zookeeper, send, generation, in_doubt)
+    finally:
+        call.changing -= 1
+
+
+async def _send_again(
+    zookeeper: ZooKeeper,
+    send: Callable[[], Awaitable[T]],
+    generation: int | None,
+    in_doubt: Callable[[MultiError], Awaitable[T]],
+) -> T:
+    lost = False
     while True:
-        sent_before = call is not None and call.sent
-        if call is not None and zookeeper.state is State.CONNECTED:
-            call.sent = True
         try:
             return await send()
         except MultiError as refusal:
@@ -92,8 +103,6 @@ async def until_answered(
             return await in_doubt(refusal)
         except ConnectionLossError as loss:
             lost = lost or not isinstance(loss, NotConnectedError)
-            if call is not None and isinstance(loss, ThrottledError):
-                call.sent = sent_before
         except SessionExpiredError:
             if generation is not None:
                 raise

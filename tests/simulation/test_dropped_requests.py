@@ -47,6 +47,11 @@ async def configure(session: QueueSession) -> object:
     return None
 
 
+async def reconfigure(session: QueueSession) -> object:
+    await session.queue("jobs").configure(zq.QueueConfig(max_size=3))
+    return None
+
+
 async def delete(session: QueueSession) -> object:
     await session.queue("jobs").admin.delete(force=True)
     return None
@@ -64,6 +69,7 @@ async def purge(session: QueueSession) -> object:
         (take, zq.ConnectionLostError),
         (peek, zq.ConnectionLostError),
         (configure, zq.NotCommittedError),
+        (reconfigure, zq.NotCommittedError),
         (purge, zq.NotCommittedError),
     ],
 )
@@ -97,7 +103,7 @@ def test_a_call_whose_requests_are_all_dropped_ends_at_its_deadline_and_nothing_
     assert stored == [b"1", b"3"]
 
 
-@pytest.mark.parametrize("call", [delete, purge])
+@pytest.mark.parametrize("call", [reconfigure, delete, purge])
 def test_nothing_is_applied_if_the_server_drops_each_change_and_answers_reads(
     call: Callable[[QueueSession], Awaitable[object]],
 ) -> None:
@@ -137,3 +143,26 @@ def test_a_call_succeeds_when_the_server_processes_requests_again() -> None:
             return [message.body for message in await jobs.peek()]
 
     assert run_virtual(main) == [b"2"]
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_call_that_only_read_before_the_servers_were_lost_has_certainly_changed_nothing(number: int) -> None:
+    async def main() -> list[Kind]:
+        async with simulated() as cluster:
+            async with cluster.connect() as session:
+                await session.queue("jobs").put(b"1")
+            async with cluster.connect() as session:
+                sent = list[Kind]()
+
+                def judge(_: ServerConnection, request: Request) -> Fault | None:
+                    sent.append(request.kind)
+                    if len(sent) == number:
+                        cluster.ensemble.die()
+                    return None
+
+                cluster.ensemble.judge = judge
+                with pytest.raises(zq.NotCommittedError, match="nothing was applied"):
+                    await reconfigure(session)
+                return sent
+
+    assert Kind.MULTI not in run_virtual(main)

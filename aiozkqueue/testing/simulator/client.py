@@ -36,7 +36,7 @@ class SimulatedClient(ZooKeeperClient):
         for operation in operations:
             _check(operation.path)
         request = Request(Kind.MULTI, tuple(operations), self.request_size(operations), results)
-        return self._submit(request, generation)
+        return self._counted(self._submit(request, generation))
 
     async def check_version(self, within: float) -> None:
         """Return at once: a simulated server knows all requests."""
