@@ -13,7 +13,7 @@ QueueError
 ├── OutcomeUnknownError          the commit's outcome is not known yet; `session.outcome(id)` returns it later
 ├── ConnectionLostError          no server could be reached in time
 ├── NoReplyError                 (TimeoutError) a call got no reply in time
-├── GivenUpError                 the message of a call was given up: it has become a dead letter, or was dropped
+├── GivenUpError                 the message of a call has become a dead letter, was dropped, or was removed
 ├── CheckpointError              the checkpoint of a Spark stream does not belong to the ledger
 │   └── UnreadBatchError         Spark committed a batch that no task has read
 ├── AccessDeniedError            ZooKeeper refused the credentials, or an ACL or a quota refused the access
@@ -126,9 +126,9 @@ class NoReplyError(QueueError, TimeoutError):
 
 
 class GivenUpError(QueueError):
-    """The message of a `Queue.call` was given up: it has become a dead letter, or the queue's policy drops it.
+    """The message of a `Queue.call` was given up: it has become a dead letter, was dropped, expired or was removed.
 
-    No handler will reply. ``reason`` is the reason of the dead letter, up to 1000 characters.
+    No handler will reply. ``reason`` is the reason, as of the dead letter, up to 1000 characters.
     """
 
     def __init__(self, message: str, message_id: str, reason: str) -> None:

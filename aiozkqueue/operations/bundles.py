@@ -31,6 +31,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
+from aiozkqueue.queue.commit.unclaimed import asks_for_reply
 from aiozkqueue.queue.redelivery.bundles import ATTEMPTS, Dissolved, dissolve, read_bundle, read_bundles, removal
 from aiozkqueue.queue.state.config_rules import excludes_bundles
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
@@ -280,7 +281,8 @@ async def remove_bundles(
 ) -> tuple[int, dict[str, AccessDeniedError]]:
     """Remove the bundles that no consumer holds; return the number of messages, and the refused bundles by their ids.
 
-    ``configured`` checks the configuration that says that the ends of messages need no further operations.
+    ``configured`` checks the configuration that says that the ends of messages need no further operations. A bundle
+    with a message of a call is dissolved instead.
 
     Raises: AccessDeniedError: the lanes may not be listed.
     """
@@ -293,12 +295,17 @@ async def remove_bundles(
             try:
                 with translate_denials(handle.name):
                     state = await read_bundle(handle.zookeeper, handle.paths, place)
+                    if state is None or state.lock is not None:
+                        continue
+                    if asks_for_reply(state.bundle.data):  # each caller is answered when its single item is removed
+                        now = await handle.runtime.server_clock.learned(handle.paths.due)
+                        await dissolve(handle.zookeeper, handle.paths, place, handle.runtime.ids, now=now)
+                        continue
             except AccessDeniedError as error:
                 refused[candidate_id(name_at(place))] = error
                 continue
-            if state is not None and state.lock is None:
-                counts.append((state.name.id, max(1, len(_messages_of(state)))))
-                changes.append(_removal(handle, place, state, configured))
+            counts.append((state.name.id, max(1, len(_messages_of(state)))))
+            changes.append(_removal(handle, place, state, configured))
         for (own, count), part in zip(counts, await settle_allowed(handle.runtime, changes), strict=True):
             if isinstance(part.error, AccessDeniedError):
                 refused[own] = part.error

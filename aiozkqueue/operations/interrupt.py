@@ -153,7 +153,7 @@ async def _removing(
         if found.attempts:
             operations.append(Delete(paths.meta(claim.id)))
     operations.append(SetData(paths.cancelled, with_cancelled(cancelled.data, claim.id), cancelled.stat.version))
-    return Change(handle.state, operations, (claim, disposition) if handle.state.snapshot.end_hooks else None)
+    return Change(handle.state, operations, (claim, disposition))
 
 
 def _claim_of(handle: QueueHandle[Runtime], found: Found) -> Claim:

@@ -85,7 +85,7 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
 
 
 async def _purge_bundles(handle: QueueHandle[Runtime]) -> tuple[int, dict[str, AccessDeniedError]]:
-    """Remove the bundles, or make their messages single items if each end is recorded.
+    """Remove the bundles, or make their messages single items if each end is recorded, or if callers wait.
 
     Return the number of the messages removed, and the bundles that an ACL or a quota protects, by their ids.
     """

@@ -57,4 +57,4 @@ class GivenUpAnswers:
         return ReplyAddress.parse(claim.header.headers.get(REPLY_TO))
 
     def _answer(self, claim: Claim, disposition: Disposition) -> bytes:
-        return Failure(claim.id, disposition.reason).encode()
+        return Failure(claim.id, disposition.answer).encode()

@@ -261,6 +261,79 @@ async def test_a_call_ends_as_soon_as_its_message_is_given_up(
     await asyncio.wait([serving])
 
 
+@pytest.mark.parametrize("history", [None, zq.History()], ids=["plain", "history"])
+@pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
+@pytest.mark.parametrize(
+    "how", ["cancelled", "cancelled while running", "cancelled in a transaction", "purged", "expired", "expired, taken"]
+)
+async def test_a_call_ends_as_soon_as_its_message_is_removed(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    how: str,
+    bundle: int | None,
+    history: zq.History | None,
+) -> None:
+    jobs = other.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=bundle, history=history))
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+        options: Any = {"ttl": 0.001} if how.startswith("expired") else {}  # Any: keyword arguments of a call
+        calls = [
+            tasks.create_task(raised(session.queue("jobs").call(b"%d" % number, timeout=100, **options)))
+            for number in range(33)  # enough for a bundle
+        ]
+
+        async def stored() -> bool:
+            return len(await jobs.peek(64)) == len(calls)
+
+        await eventually(stored)
+        ids = [message.id for message in await jobs.peek(64)]
+        items = await server_view.children(f"{queue_root}/jobs/items")
+        assert any(name.startswith("bundle-") for name in items) == (bundle is not None and not options)
+        match how:
+            case "purged":
+                assert await jobs.purge() == len(ids)
+            case "expired":
+                (cleaned,) = await other.admin.clean("jobs")
+                assert cleaned.expired == len(ids)
+            case "expired, taken":
+                async with other.transaction() as tx:
+                    assert await tx.take(jobs, timeout=0) is None
+            case "cancelled in a transaction":
+                async with other.transaction() as tx:
+                    for message_id in ids:
+                        assert await tx.cancel(jobs, id=message_id)
+            case _:
+                for message_id in ids:
+                    assert await jobs.cancel(id=message_id, running=how == "cancelled while running")
+        errors = [await calling for calling in calls]
+    assert sorted(error.message_id for error in errors) == sorted(ids)
+    (reason,) = {error.reason for error in errors}
+    assert reason == {"purged": "it was purged"}.get(how, f"it {'expired' if 'expired' in how else 'was cancelled'}")
+    assert [path for path in await server_view.tree(f"{queue_root}/.clients") if "/failed-" in path] == []
+
+
+async def raised(call: Awaitable[object]) -> GivenUpError:
+    """The error of a call."""
+    with pytest.raises(GivenUpError) as error:
+        await call
+    return error.value
+
+
+async def test_a_message_is_cancelled_although_its_caller_is_gone(
+    session: zq.QueueSession, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    jobs = session.queue("jobs")
+    async with zq.connect(zookeeper, root=queue_root) as caller:
+        with pytest.raises(NoReplyError) as missed:
+            await caller.queue("jobs").call(b"1", timeout=0.5)
+        client = core_of(caller).ids.client
+    await server_view.delete_at_once(f"{queue_root}/.clients/{client}")  # as the clean-up does after a day
+    assert await jobs.cancel(id=missed.value.message_id)
+    await assert_empty(jobs, timeout=30)
+
+
 async def test_a_message_is_given_up_although_its_caller_is_gone(
     session: zq.QueueSession, zookeeper: str, queue_root: str, server_view: Observer
 ) -> None:

@@ -8,6 +8,7 @@ from aiozkqueue.errors import AccessDeniedError, NotCommittedError
 from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
 
+from .dispositions import hooks_of
 from .write import OPERATION_WEIGHT, AtomicWrite, Part
 
 if TYPE_CHECKING:
@@ -43,11 +44,8 @@ class Change(NamedTuple):
         """Return the further operations, and those that the queue's features add; see `EndHook.attached_ops`."""
         if self.end is None:
             return [*self.further]
-        return [*self.further] + [
-            attached_op
-            for end_hook in self.state.snapshot.end_hooks
-            for attached_op in end_hook.attached_ops(*self.end, moment)
-        ]
+        attached = [attached_op for hook in hooks_of(*self.end) for attached_op in hook.attached_ops(*self.end, moment)]
+        return [*self.further, *attached]
 
     @property
     def weight(self) -> int:
@@ -56,7 +54,7 @@ class Change(NamedTuple):
         for operation in self.operations:
             weight += len(getattr(operation, "data", b""))
         if self.end is not None:
-            weight += sum(end_hook.weight(*self.end) for end_hook in self.state.snapshot.end_hooks)
+            weight += sum(end_hook.weight(*self.end) for end_hook in hooks_of(*self.end))
         return weight
 
 

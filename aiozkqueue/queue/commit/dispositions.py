@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from random import random
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
@@ -24,14 +24,16 @@ from aiozkqueue.zookeeper import (
 from .write import OPERATION_WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.hooks import EndHook
     from aiozkqueue.zookeeper import Operation
 
 #: Maximum seconds for which a message that cannot be removed is skipped.
 LONGEST_SKIP = 3600.0
+_ANSWERS: Final = {End.CANCELLED: "it was cancelled", End.EXPIRED: "it expired", End.REMOVED: "it was purged"}
 #: The field of a dead letter's header that holds the item's name in another program's queue.
 FOREIGN_NAME = "name"
 
@@ -61,11 +63,24 @@ class Disposition(NamedTuple):
     date: int | None = None
     """The moment at which a release with a delay ends, ms in ZooKeeper's time; None: ``delay`` after the release."""
 
+    @property
+    def answer(self) -> str:
+        """The reason why no handler will reply to a call of the message; empty: one may reply, or has done so."""
+        removed = "" if self.outcome is None else _ANSWERS.get(self.outcome, "")
+        return "" if self.replaced else self.reason or removed
+
 
 CONSUME = Disposition("consume")
 #: Removed permanently by an operator.
-REMOVED = Disposition("remove")
+REMOVED = Disposition("remove", outcome=End.REMOVED)
 RELEASE = Disposition("release")
+
+
+def hooks_of(claim: Claim, disposition: Disposition) -> Sequence[EndHook[Claim, Disposition]]:
+    """Return the features that take part in an end; the last one answers the caller if no handler will reply."""
+    hooks = claim.state.snapshot.end_hooks
+    silent = disposition.outcome is None and not disposition.reason  # the usual case
+    return hooks if silent or not disposition.answer else (*hooks, claim.state.answers)
 
 
 def create_dead_letter(claim: Claim, reason: str, moment: int) -> Operation:

@@ -31,6 +31,7 @@ from .dispositions import (
     describe_end,
     explain_loss,
     guard,
+    hooks_of,
     refusal_of,
     weigh_disposition,
     write_meta,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.claim import Claim, GroupHold
-    from aiozkqueue.queue.state.hooks import EndHook, RefusalHandler
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -433,12 +434,6 @@ def weigh(claim: Claim, disposition: Disposition) -> int:
     if hooks := hooks_of(claim, disposition):
         weight += sum(end_hook.weight(claim, disposition) for end_hook in hooks)
     return weight
-
-
-def hooks_of(claim: Claim, disposition: Disposition) -> Sequence[EndHook[Claim, Disposition]]:
-    """Return the features that take part in an end; the last one answers the caller of a message that is given up."""
-    hooks = claim.state.snapshot.end_hooks
-    return (*hooks, claim.state.answers) if disposition.reason else hooks
 
 
 def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> None:
