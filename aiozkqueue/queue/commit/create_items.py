@@ -66,6 +66,11 @@ class CreateItems(Part):
                 return True
         return self._planned and any(put.plan is not None and put.plan.needs_time for put in self._puts)
 
+    @property
+    def only_message(self) -> Put | None:  # type: ignore[override]  # computed, because it is seldom needed
+        """See `Part`."""
+        return self._puts[0] if len(self._puts) == 1 and self._needs is None else None
+
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
         self._sent = self._puts

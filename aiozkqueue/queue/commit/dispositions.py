@@ -66,8 +66,7 @@ class Disposition(NamedTuple):
     @property
     def answer(self) -> str:
         """The reason why no handler will reply to a call of the message; empty: one may reply, or has done so."""
-        removed = "" if self.outcome is None else _ANSWERS.get(self.outcome, "")
-        return "" if self.replaced else self.reason or removed
+        return "" if self.replaced else self.reason or _ANSWERS.get(self.outcome or End.FINISHED, "")
 
 
 CONSUME = Disposition("consume")

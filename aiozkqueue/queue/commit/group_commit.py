@@ -21,6 +21,7 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.runtime.clock import TRUSTED
+from aiozkqueue.runtime.sizes import message_limit, too_large
 from aiozkqueue.zookeeper import (
     AuthFailedError,
     BadVersionError,
@@ -589,8 +590,13 @@ class GroupCommitter:
             del batch[1:]
             return
         (atomic_write,) = batch
-        too_large = TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
-        self._repairs.reduce(batch, atomic_write, too_large)
+        message, limit = atomic_write.part.only_message, message_limit(self._zookeeper.max_request)
+        why = (
+            TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
+            if message is None or len(message.data) <= limit
+            else too_large(f"queue {message.state.name!r}: the message", len(message.data), limit)
+        )
+        self._repairs.reduce(batch, atomic_write, why)
 
 
 def _separate(batch: list[AtomicWrite]) -> None:
@@ -600,9 +606,4 @@ def _separate(batch: list[AtomicWrite]) -> None:
 
 def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:
     """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
-    states: list[QueueState] = []
-    for atomic_write in batch:
-        for state in atomic_write.part.queues:
-            if state not in states:
-                states.append(state)
-    return states
+    return list(dict.fromkeys([state for atomic_write in batch for state in atomic_write.part.queues]))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
+    from .put import Put
+
 T = TypeVar("T")
 
 log: Final = logging.getLogger(__name__)
@@ -246,6 +248,8 @@ class Part(ABC):
     """The chains that it continues."""
     changed: str = ""
     """The name of the changed thing in the error of a user without the right; empty: the error names a znode only."""
+    only_message: Put | None = None
+    """The message of a direct put of one message, which cannot be sent in parts."""
     unsent: bool = False
     """Whether operations remain to be sent after others have been applied."""
 
