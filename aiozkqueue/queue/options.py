@@ -51,8 +51,8 @@ class PutOptions(TypedDict, total=False):
     """Seconds that it may wait to be taken once it is due; ``math.inf``: forever; None: the queue's default."""
     unique: Literal[True, False, "raise", "ignore"]
     """Put the message only if no message with this ``key`` (without a key: with this payload) is waiting or being
-    handled. Otherwise raise `DuplicateKeyError` (True, ``"raise"``), or return the id of the existing one
-    (``"ignore"``).
+    handled. Otherwise raise `DuplicateKeyError` (True, ``"raise"``), or return the id of the one that existed during
+    the call (``"ignore"``).
     """
     tags: Mapping[str, str | int] | None
     """Text or integers by name, which consumers filter by."""
