@@ -32,12 +32,12 @@ from aiozkqueue.operations.alter import TRIES, alter_with, always_changed, repla
 from aiozkqueue.operations.ended_locks import ended_locks
 from aiozkqueue.operations.listing import list_items, locked_ids, walk
 from aiozkqueue.operations.shown_time import shown_time
-from aiozkqueue.operations.stats import lanes
+from aiozkqueue.operations.stats import configuration, lanes, lanes_of
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, find_pages, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from aiozkqueue.arguments import Seconds
-    from aiozkqueue.layout import Policy
+    from aiozkqueue.layout import Policy, StoredConfig
     from aiozkqueue.queue.commit.conditional import Change
     from aiozkqueue.queue.message import DeadLetter
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -409,15 +409,16 @@ class NotificationQueue(Generic[T]):
         handle = handle_of(self._queue)
         now = await server_time(handle.runtime, f"queue {handle.name!r}")
         moment = now if at is None else aware_ms(at)
-        if not await handle.state.open_existing():
+        config = await configuration(handle)
+        if config is None:
             return 0
         locked = await locked_ids(handle)
         async for ended in ended_locks(handle, moment=max(now, moment)):
             locked.discard(ended)
         ready = 0
-        async for page in walk(handle, await self._folders(moment), ordered=False):
+        async for page in walk(handle, await self._folders(config, moment), ordered=False):
             due = [entry for entry in page if (entry.item.due or 0) <= moment]
-            free = [entry for entry in due if handle.state.lock_id_of(entry.item.text) not in locked]
+            free = [entry for entry in due if handle.state.lock_id_of(entry.item.text, config) not in locked]
             if moment < now:  # a name without a date only says that the date had passed when it was scheduled
                 unsure = [handle.paths.place_of(entry.path) for entry in free if entry.item.due is None]
                 found = await find(handle, unsure) if unsure else []
@@ -475,10 +476,10 @@ class NotificationQueue(Generic[T]):
 
     # -- searching
 
-    async def _folders(self, until: int | None) -> list[str]:
+    async def _folders(self, config: StoredConfig | None, until: int | None) -> list[str]:
         handle = handle_of(self._queue)
         later = f"{handle.paths.later}/"
-        folders = await lanes(handle)
+        folders = await lanes_of(handle, config)
         if until is None:
             return folders
         hours = [(folder, hour_named(folder.removeprefix(later))) for folder in folders]
@@ -496,9 +497,11 @@ class NotificationQueue(Generic[T]):
                 return False
             return prefix is None or any(field.startswith(prefix) for field in item.unknown)
 
-        items = await list_items(handle, await self._folders(until), may_match)
-        found = await find(handle, [handle.paths.place_of(entry.path) for entry in items])
-        return [item for item in found if criteria.match(item)]
+        config = await configuration(handle)  # it says which lock is a message's, and may have just changed
+        items = await list_items(handle, await self._folders(config, until), may_match)
+        places = [handle.paths.place_of(entry.path) for entry in items]
+        found = find_pages(handle, places, config=config)
+        return [item async for page in found for item in page if criteria.match(item)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
         text(notification_id, "notification_id", "the id of a notification, as `schedule` returned it")

@@ -611,3 +611,19 @@ async def test_a_message_of_a_group_in_hand_is_not_removed_by_a_session_that_has
     async with other.transaction() as tx:
         assert await tx.take(new.queue, timeout=30) is not None
         assert not await mails.remove(held)
+
+
+async def test_a_message_of_a_group_in_hand_is_shown_as_such_by_a_session_that_has_not_read_the_configuration(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    everyone = Notifications(other)
+    old = await everyone.create("shop", "mails", bytes)
+    Between(session, 1, old.queue.admin.delete)
+    mails = await Notifications(session).get("shop", "mails", bytes)  # the queue is deleted before it is read
+    new = await everyone.create("shop", "mails", bytes, policy=zq.AtLeastOnce())
+    await new.queue.put(b"held", group="g")
+    await new.queue.put(b"behind", group="g")
+    async with other.transaction() as tx:
+        assert await tx.take(new.queue, timeout=30) is not None
+        assert [found.status for found in await mails.find()] == ["in processing"] * 2
+        assert await mails.ready() == 0
