@@ -42,10 +42,8 @@ class Change(NamedTuple):
 
     def attached_ops(self, moment: Callable[[], int]) -> list[AttachedOp]:
         """Return the further operations, and those that the queue's features add; see `EndHook.attached_ops`."""
-        if self.end is None:
-            return [*self.further]
-        attached = [attached_op for hook in hooks_of(*self.end) for attached_op in hook.attached_ops(*self.end, moment)]
-        return [*self.further, *attached]
+        hooks = [] if self.end is None else [(hook, *self.end) for hook in hooks_of(*self.end)]
+        return [*self.further, *(each for hook, claim, end in hooks for each in hook.attached_ops(claim, end, moment))]
 
     @property
     def weight(self) -> int:

@@ -78,8 +78,8 @@ RELEASE = Disposition("release")
 def hooks_of(claim: Claim, disposition: Disposition) -> Sequence[EndHook[Claim, Disposition]]:
     """Return the features that take part in an end; the last one answers the caller if no handler will reply."""
     hooks = claim.state.snapshot.end_hooks
-    silent = disposition.outcome is None and not disposition.reason  # the usual case
-    return hooks if silent or not disposition.answer else (*hooks, claim.state.answers)
+    answer = disposition.answer if disposition.reason or disposition.outcome else ""
+    return (*hooks, claim.state.answers) if answer else hooks
 
 
 def create_dead_letter(claim: Claim, reason: str, moment: int) -> Operation:

@@ -138,9 +138,10 @@ class EndClaims(Part):
             composition.continue_chain(claim.bundle, self)
             due = self._due(disposition) if disposition.delay else None
             parts = end_bundled(claim, disposition, due, composition, fenced=self._fenced)
+            stores = kind == "dead" or (kind in ("consume", "remove") and claim.state.snapshot.end_hooks)
+            for operation in claim.bundle.guard() if stores else ():
+                composition.add(operation, EndHandler(self, claim, None))
             if kind == "dead" and not claim.bundle.gone:
-                for operation in claim.bundle.guard():
-                    composition.add(operation, EndHandler(self, claim, None))
                 composition.add(
                     create_dead_letter(claim, disposition.reason, self._now), EndHandler(self, claim, claim.state)
                 )
