@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST, _EACH = (10.0, 60.0), 300.0  # seconds
-#: Losses within _EACH seconds that are logged one by one. A rolling restart of an ensemble causes fewer.
-_SINGLY = 10
+#: Losses within _EACH seconds that are logged one by one: for each server, and at most. A planned restart causes fewer.
+_SINGLY, _MOST_SINGLY = 3, 10
 
 
 class Outage:
@@ -46,9 +46,10 @@ class Outage:
 class Losses:
     """Counts lost connections, so that one that is lost again and again does not fill the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: int) -> None:
         self.frequent: bool = False
         """Whether losses are only counted."""
+        self._singly = min(_SINGLY * servers, _MOST_SINGLY)
         self._began = float("-inf")
         self._number = 0
 
@@ -57,11 +58,11 @@ class Losses:
         passed = now - self._began
         if passed >= _EACH:
             reported = (self._number, passed) if self.frequent else None
-            self.frequent = self._number > _SINGLY and passed < 2 * _EACH
+            self.frequent = self._number > self._singly and passed < 2 * _EACH
             self._began, self._number = now, 1
             return reported
         self._number += 1
-        if self.frequent or self._number <= _SINGLY:
+        if self.frequent or self._number <= self._singly:
             return None
         self.frequent = True
         return self._number, passed
@@ -79,7 +80,7 @@ class OutageLog:
         self._outage: Outage | None = None
         self._warned = False  # of this outage
         self._lost = False  # this outage began with the loss of a connection
-        self._losses = Losses()
+        self._losses = Losses(len(ensemble.servers))
 
     @property
     def lasted(self) -> float:
