@@ -10,6 +10,8 @@ from math import ceil, inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+import anyio
+
 from aiozkqueue.zookeeper import Create, Delete, MultiError, NoNodeError, SetData, Stat, until_answered
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ SUSPENDED: Final = 1.0
 PROBE: Final = "time"
 #: Seconds for which a sample suffices for display, and until the time is asked for again if a caller did not wait.
 SHOWN, RETRY = 600.0, 10.0
+#: Seconds of a sample for which other callers that show the time wait too.
+PATIENCE: Final = 1.0
 #: Entries that may accumulate, in addition to those still waiting, before finished ones are removed.
 SLACK: Final = 64
 
@@ -198,9 +202,15 @@ class ServerClock:
 
         A multi creates, writes and removes a znode in ``folder``, so nothing is left. After a refusal, as for a user
         who may only read, the next multi is sent a minute later; after a caller that does not wait, ten seconds later.
-        Wait while disconnected.
+        Wait while disconnected. If the server is slow, only one caller waits for its answer: the others get the last
+        known time.
         """
-        async with self._showing:
+        left = self._show_again - RETRY + PATIENCE - self._clock.monotonic()
+        with anyio.move_on_after(max(0.0, left) if self._showing.locked() else None) as waiting:
+            await self._showing.acquire()
+        if waiting.cancelled_caught:
+            return self.estimate()
+        try:
             while not self.sampled_within(SHOWN) and self._clock.monotonic() >= self._show_again:
                 self._show_again = self._clock.monotonic() + RETRY
                 try:
@@ -208,6 +218,8 @@ class ServerClock:
                     self._show_again = -inf
                 except MultiError:
                     self._show_again = self._clock.monotonic() + TRUSTED
+        finally:
+            self._showing.release()
         return self.estimate()
 
     async def _sample_in(self, folder: str) -> None:
