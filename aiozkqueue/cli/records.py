@@ -15,6 +15,7 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.times import in_utc
+from aiozkqueue.operations.story import name_process
 from aiozkqueue.session.internals import clean_readable
 
 if TYPE_CHECKING:
@@ -251,6 +252,4 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def _text(process: Process | None) -> str | None:
-    if process is None:
-        return None
-    return f"{process.client} ({process.host}, process {process.pid})" if process.host else process.client
+    return None if process is None else name_process(process, "")

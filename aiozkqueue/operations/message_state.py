@@ -58,6 +58,8 @@ class Process:
     client: str
     host: str = ""
     pid: int = 0
+    name: str = ""
+    """The name of the session (``connect(name=...)``); empty: none, or not known, as in the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +227,7 @@ async def _producer(handle: QueueHandle[Runtime], message_id: str) -> Process | 
         return None
     (node,) = await read_all(handle, [ClientPaths(handle.runtime.root, client).base])
     process = ProcessInfo.decode(b"" if node is None else node.data)
-    return Process(client=client, host=process.host, pid=process.pid)
+    return Process(client=client, host=process.host, pid=process.pid, name=process.name)
 
 
 async def _consumer(handle: QueueHandle[Runtime], client: str) -> Process:
@@ -233,5 +235,5 @@ async def _consumer(handle: QueueHandle[Runtime], client: str) -> Process:
     for node in await read_all(handle, [handle.paths.consumer(name) for name in entries]):
         if node is not None:
             process = ProcessInfo.decode(node.data)
-            return Process(client=client, host=process.host, pid=process.pid)
+            return Process(client=client, host=process.host, pid=process.pid, name=process.name)
     return Process(client=client)

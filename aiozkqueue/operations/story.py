@@ -48,11 +48,12 @@ def events_of(state: MessageState, records: Sequence[HistoryRecord]) -> list[Eve
 
 
 def name_process(process: Process | None, otherwise: str) -> str:
-    """Return a session with its host and process, as far as they are known."""
+    """Return a session with its name, host and process, as far as they are known."""
     if process is None:
         return otherwise
-    where = f" ({process.host}, process {process.pid})" if process.host else ""
-    return f"{process.client}{where}"
+    where = f"{process.host}, process {process.pid}" if process.host else ""
+    known = ", ".join(filter(None, (process.name, where)))
+    return f"{process.client} ({known})" if known else process.client
 
 
 def _end(outcome: str, attempts: int, reason: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.admin import Process
 from aiozkqueue.operations.consumers import consumers
+from aiozkqueue.operations.story import name_process
 from aiozkqueue.session.internals import core_of
 from tests.integration.queue.conftest import eventually
 
@@ -39,7 +40,7 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
         assert holder.client != idle.client
         assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=5)
         state = await jobs.state(first)
-        assert state.claimed_by == Process(client=holder.client, host=holder.host, pid=holder.pid)
+        assert state.claimed_by == Process(client=holder.client, host=holder.host, pid=holder.pid, name=holder.name)
     assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
 
 
@@ -57,6 +58,21 @@ async def test_the_list_of_consumers_shows_the_name_of_a_session(
     assert found == {client: "billing", core_of(session).ids.client: ""}
     about = json.loads(await server_view.get(f"{queue_root}/.clients/{client}"))
     assert about == {"host": socket.gethostname(), "pid": os.getpid(), "name": "billing"}
+
+
+async def test_the_state_of_a_message_shows_the_names_of_its_sessions(
+    session: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, name="billing") as named:
+        job = await named.queue("jobs").put(b"1")
+        async with named.transaction() as tx:
+            assert await tx.take(named.queue("jobs"), timeout=30) is not None
+            state = await session.queue("jobs").state(job)
+    assert state.put_by is not None
+    assert state.put_by == state.claimed_by
+    assert state.put_by.name == "billing"
+    where = f"{socket.gethostname()}, process {os.getpid()}"
+    assert name_process(state.put_by, "") == f"{state.put_by.client} (billing, {where})"
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "a\nb", "\ud800", 5])

@@ -78,7 +78,7 @@ async def test_consumers_lists_consumers_with_their_claims(cli: Cli, holding: st
     assert consumer["messages"] == [holding]
     assert holding in (await asyncio.to_thread(cli, "consumers", "q")).text
     [state] = (await asyncio.to_thread(cli, "state", "q", holding, "--json")).records
-    assert state["claimed_by"] == {name: consumer[name] for name in ("client", "host", "pid")}
+    assert state["claimed_by"] == {name: consumer[name] for name in ("client", "host", "pid", "name")}
     table = (await asyncio.to_thread(cli, "state", "q", holding)).text
     assert "{" not in table
     assert f"process {consumer['pid']}" in table
