@@ -103,3 +103,35 @@ def test_dead_letters_of_items_with_repeated_names_are_all_kept(
         assert sorted(letter.body for letter in await foreign(producer).dead_letters.peek(10)) == bodies
 
     play(program, 2)
+
+
+@pytest.mark.parametrize("number", range(1, 25))
+def test_two_passes_that_remove_one_lock_leave_the_lock_of_a_consumer_that_claims_the_message_between_them(
+    number: int,
+) -> None:
+    """A lease has lost its due node, so only a pass of clean-up ends it. The next lock has the same version."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, second, consumer = sessions
+        zookeeper = core_of(consumer).zookeeper
+        base = core_of(consumer).queue_state("jobs").paths.base
+        await consumer.queue("jobs").put(b"job")
+        assert len(await consumer.queue("jobs").leases.take(lifetime=5)) == 1
+        (due,) = await zookeeper.children(f"{base}/due")
+        await zookeeper.multi([Delete(f"{base}/due/{due}")])
+        await asyncio.sleep(50)
+        async with consumer.transaction() as tx:
+
+            async def clean_and_take() -> None:
+                await second.admin.clean("jobs")
+                assert await tx.take(consumer.queue("jobs"), timeout=30) is not None
+
+            between = Between(operator, number, clean_and_take)
+            await operator.admin.clean("jobs")
+            if between.reached:
+                assert len(await zookeeper.children(f"{base}/locks")) == 1
+            else:
+                assert await tx.take(consumer.queue("jobs"), timeout=30) is not None
+        assert await consumer.queue("jobs").size() == 0
+
+    play(program)
