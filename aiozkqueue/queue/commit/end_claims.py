@@ -432,7 +432,7 @@ def weigh(claim: Claim, disposition: Disposition) -> int:
         weight = BUNDLED_WEIGHT if claim.bundled else 3 * OPERATION_WEIGHT
     else:
         weight = weigh_disposition(claim, disposition)
-    if hooks := hooks_of(claim, disposition):
+    if hooks := claim.state.snapshot.end_hooks if disposition is CONSUME else hooks_of(claim, disposition):
         weight += sum(end_hook.weight(claim, disposition) for end_hook in hooks)
     return weight
 
