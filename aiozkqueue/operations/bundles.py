@@ -322,19 +322,19 @@ def _removal(handle: QueueHandle[Runtime], place: str, state: BundleState, confi
     return Change(handle.state, [configured, claim, *removed, Delete(lock)])
 
 
-async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tuple[int, list[str]]:
-    """Force the locks on bundles open; return the number of their messages, and the ids of the refused bundles.
+async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tuple[int, dict[str, AccessDeniedError]]:
+    """Force the locks on bundles open; return the number of their messages, and the refused bundles by their ids.
 
     The record is written, so everything that the holder sends from now on is refused. Consumers dissolve the bundles.
 
     Raises: AccessDeniedError: the lanes may not be listed.
     """
-    released, refused = 0, list[str]()
+    released, refused = 0, dict[str, AccessDeniedError]()
     async for place in bundle_places(handle, folders):
         try:
             released += await _open_lock(handle, place)
-        except AccessDeniedError:
-            refused.append(candidate_id(name_at(place)))
+        except AccessDeniedError as error:
+            refused[candidate_id(name_at(place))] = error
     return released, refused
 
 

@@ -243,7 +243,7 @@ def _moved(
 def _not_all(source: str, target: str, left: Mapping[str, QueueError], done: int) -> QueueError:
     """Return the error for dead letters that are left, while the others have been put back."""
     if all(isinstance(error, AccessDeniedError) for error in left.values()):
-        return partly_denied(source, "put back", [*left], done)
+        return partly_denied(source, "put back", [*left], done, next(iter(left.values())))
     first = next(error for error in left.values() if not isinstance(error, AccessDeniedError))
     msg = (
         f"queue {source!r}: {done} of {done + len(left)} dead letters put into {target!r}. The others cannot be put "

@@ -33,14 +33,15 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     # Locks first: an item put and locked after the items were listed would be opened without raising its version.
     locks = await locked_ids(handle)
     dues = (await collect_children(handle, paths.due, _DueNodes)).names
-    released, refused = 0, list[str]()
+    released, refused = 0, dict[str, AccessDeniedError]()
     config = await configuration(handle)
     if config is not None and config.bundled:
         released, refused = await force_open(handle, await lanes(handle))
     if config is not None and config.staged and config.grouped:
-        for lock in await _raise_younger(handle, {lock for lock in locks if is_group(lock)}):
+        younger = await _raise_younger(handle, {lock for lock in locks if is_group(lock)})
+        for lock in younger:
             locks.discard(lock)
-            refused.append(lock)
+        refused |= younger
     async for page in walk(handle, await lanes(handle)):
         held: list[_Held] = []
         for item, path, *_ in page:
@@ -53,11 +54,11 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     # such as a dead letter under its id, and be locked again: that lock must not be removed unnoticed.
     await clear_gradually(*locks.parts, dues)
     if refused:
-        raise partly_denied(handle.name, "released", refused, released)
+        raise partly_denied(handle.name, "released", list(refused), released, next(iter(refused.values())))
     return released
 
 
-async def _raise_younger(handle: QueueHandle[Runtime], groups: set[str]) -> set[str]:
+async def _raise_younger(handle: QueueHandle[Runtime], groups: set[str]) -> dict[str, AccessDeniedError]:
     """Raise the version of each message that the holder of one of these groups may assert, except the oldest one.
 
     A holder asserts the oldest message that it could see. The messages of a batch that was pending then may be older.
@@ -72,16 +73,16 @@ async def _raise_younger(handle: QueueHandle[Runtime], groups: set[str]) -> set[
                     younger[path] = lock
                 seen.add(lock)
                 oldest.add((lock, item.batch))
-    refused: set[str] = set()
+    refused: dict[str, AccessDeniedError] = {}
     raised: dict[str, Change] = {}
     for path, nodes in zip(younger, await read_sets(handle, [(path,) for path in younger]), strict=True):
         if isinstance(nodes, AccessDeniedError):
-            refused.add(younger[path])
+            refused[younger[path]] = nodes
         elif nodes[0] is not None:
             raised[path] = Change(handle.state, [SetData(path, nodes[0].data, nodes[0].stat.version)])
     for path, part in zip(raised, await settle_allowed(handle.runtime, raised.values()), strict=True):
         if isinstance(part.error, AccessDeniedError):
-            refused.add(younger[path])
+            refused[younger[path]] = part.error
     return refused
 
 
@@ -106,18 +107,18 @@ class _DueNodes:
                 self.names[parsed[1]] = name
 
 
-async def _open_all(handle: QueueHandle[Runtime], held: Sequence[_Held], refused: list[str]) -> int:
+async def _open_all(handle: QueueHandle[Runtime], held: Sequence[_Held], refused: dict[str, AccessDeniedError]) -> int:
     """Force some locks open, and return how many; ``refused`` receives those that this user may not open."""
     changes: dict[str, Change] = {}
     for hold, nodes in zip(held, await read_sets(handle, [(hold.path,) for hold in held]), strict=True):
         if isinstance(nodes, AccessDeniedError):
-            refused.append(hold.lock)
+            refused[hold.lock] = nodes
         elif nodes[0] is not None:  # otherwise it has gone since it was listed
             changes[hold.lock] = _opening(handle, hold, nodes[0])
     released = 0
     for lock, part in zip(changes, await settle_allowed(handle.runtime, changes.values()), strict=True):
         if isinstance(part.error, AccessDeniedError):
-            refused.append(lock)
+            refused[lock] = part.error
         released += part.error is None
     return released
 

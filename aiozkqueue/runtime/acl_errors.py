@@ -9,6 +9,7 @@ from aiozkqueue.errors import AccessDeniedError, PartlyDeniedError
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
+    MultiError,
     NoAuthError,
     QuotaExceededError,
     SetData,
@@ -19,6 +20,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.zookeeper import Operation
 
 
@@ -46,8 +48,19 @@ def required_right(operation: Operation) -> str:
 def right_denied(subject: str, right: str, error: NoAuthError) -> AccessDeniedError:
     """Return the error for a refused access to ``subject``; it names the right that this user lacks."""
     if isinstance(error, QuotaExceededError):
-        return AccessDeniedError(f"{subject}: {error}; {error.advice}")
-    return AccessDeniedError(f"{subject}: an ACL gives this user no right to {right}; {error.advice}")
+        prefix = "" if subject == error.path else f"{subject}: "
+        denied = AccessDeniedError(f"{prefix}{error}; {error.advice}")
+    else:
+        denied = AccessDeniedError(f"{subject}: an ACL gives this user no right to {right}; {error.advice}")
+    denied.__cause__ = error
+    return denied
+
+
+def exceeds_quota(error: BaseException | None) -> bool:
+    """Whether an enforced quota of ZooKeeper has caused an error."""
+    while error is not None and not isinstance(error, QuotaExceededError):
+        error = error.error if isinstance(error, MultiError) else error.__cause__
+    return error is not None
 
 
 @contextmanager
@@ -66,17 +79,17 @@ def name_some(message_ids: Sequence[str]) -> str:
 
 
 def partly_denied(
-    queue: str, what: str, message_ids: Sequence[str], done: int, denied: AccessDeniedError | None = None
+    queue: str, what: str, message_ids: Sequence[str], done: int, denied: QueueError
 ) -> PartlyDeniedError:
     """Return the error for messages that an operation had to skip; ``what`` names the operation as a participle.
 
-    ``denied`` is the error of one of them, if it is known.
+    ``denied`` is the error of one of them.
     """
     reason, advice = "This user may not access the rest", "Use the credentials of a user whom the ACL allows"
     if refuses_credentials(denied):
         reason, advice = "ZooKeeper has refused the credentials for the rest", "Check the user and the password"
-    elif denied is not None and isinstance(denied.__cause__, QuotaExceededError):
-        advice = denied.__cause__.advice
+    elif exceeds_quota(denied):
+        advice = QuotaExceededError.advice
         reason, advice = "An enforced quota of ZooKeeper refuses the rest", advice[0].upper() + advice[1:]
     return PartlyDeniedError(
         f"queue {queue!r}: {done} of {done + len(message_ids)} messages {what}. {reason}: {name_some(message_ids)}. "

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 import anyio
 
-from aiozkqueue.errors import ConnectionLostError, QueueError
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, QueueError
 from aiozkqueue.layout.rates import RatePaths
 from aiozkqueue.rates.pace import Pace
 from aiozkqueue.rates.timeline import Timeline
+from aiozkqueue.runtime.acl_errors import exceeds_quota
 from aiozkqueue.runtime.exception_groups import first_of
 from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.task_pool import TaskPool
@@ -45,6 +46,11 @@ log: Final = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 
+#: Seconds until a listener claims again after an enforced quota of ZooKeeper has refused it.
+AGAIN: Final = 5.0
+#: The shortest time between two log records about refusals by a quota, seconds.
+LOGGED_EVERY: Final = 300.0
+
 
 @dataclass(slots=True)
 class HandlingCounts:
@@ -55,6 +61,8 @@ class HandlingCounts:
     """Deliveries whose handler has succeeded."""
     failed: int = 0
     """Deliveries whose handler has failed; a message may be among them several times."""
+    refused: bool = False
+    """Whether it waits because a quota has refused a claim."""
 
 
 class Listener(Generic[T_co]):
@@ -63,8 +71,9 @@ class Listener(Generic[T_co]):
     A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
     raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. A
     handler begins with the context variables of the listener: a value that another handler has set is not visible. The
-    listener continues after lost connections and sessions. Run it with `run()`, with ``async with listener:``, or
-    several with `aiozkqueue.run`.
+    listener continues after lost connections and sessions. While an enforced quota of ZooKeeper refuses its claims, it
+    tries again every five seconds. Run it with `run()`, with ``async with listener:``, or several with
+    `aiozkqueue.run`.
     """
 
     def __init__(
@@ -111,8 +120,11 @@ class Listener(Generic[T_co]):
 
     @property
     def _activity(self) -> tuple[int, int]:
-        """How many handlers run, and how many deliveries have ended."""
-        return self._busy, self._counts.handled + self._counts.failed
+        """How much it has to do, and how many deliveries have ended.
+
+        The former counts the running handlers, and the wait for a quota: there are messages.
+        """
+        return self._busy + self._counts.refused, self._counts.handled + self._counts.failed
 
     def _summary(self) -> str:
         """Return its figures, for the log of a worker."""
@@ -157,7 +169,7 @@ class Listener(Generic[T_co]):
                 for task in self._tasks:
                     handlers.start_soon(task)
                 try:
-                    await self._claim_and_start(handlers)
+                    await self._claim_until_stopped(handlers)
                 except (QueueError, ZooKeeperError) as error:
                     self._fail(error)
                 await self._drain()
@@ -222,16 +234,49 @@ class Listener(Generic[T_co]):
 
     # -- claiming
 
+    async def _claim_until_stopped(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Claim messages until stopped; if a quota refuses a claim, continue after a pause.
+
+        An administrator of the servers may raise a quota at any time, and other programs free room below it.
+        """
+        clock, logged_at = self._runtime.clock, -math.inf
+        while not self._stopped.is_set():
+            try:
+                await self._claim_and_start(handlers)
+            except AccessDeniedError as error:
+                if not exceeds_quota(error):
+                    raise
+                if clock.monotonic() - logged_at >= LOGGED_EVERY:
+                    logged_at = clock.monotonic()
+                    text = "queue %s: no message can be taken; the listener tries again every %g s: %s"
+                    log.warning(text, self._queue.name, AGAIN, error, extra={"queue": self._queue.name})
+                await self._pause(clock.monotonic() + AGAIN)
+
+    async def _pause(self, end: float) -> None:
+        """Wait until a moment, or until stopped."""
+        self._counts.refused, clock = True, self._runtime.clock
+        try:
+            while not self._stopped.is_set() and (left := end - clock.monotonic()) > 0:
+                self._wake.clear()
+                timer = clock.call_later(left, self._wake.set)
+                try:
+                    await self._wake.wait()
+                finally:
+                    timer.cancel()
+        finally:
+            self._counts.refused = False
+
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Claim messages for free slots, and start their handlers, until stopped."""
         raise NotImplementedError
 
     def _use_dispatcher(self) -> ClaimDispatcher:
         """Return the dispatcher of its claims, which it uses until it ends."""
-        state = self._runtime.queue_state(self._queue.name)
-        dispatcher = self._dispatcher = self._runtime.dispatcher(state, self._settings.condition)
-        dispatcher.users += 1
-        return dispatcher
+        if self._dispatcher is None:
+            state = self._runtime.queue_state(self._queue.name)
+            self._dispatcher = self._runtime.dispatcher(state, self._settings.condition)
+            self._dispatcher.users += 1
+        return self._dispatcher
 
     async def _free(self) -> int:
         """Wait until handlers are free, and return their number; 0 if the listener is stopped."""

@@ -12,6 +12,7 @@ from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
 from aiozkqueue.queue.state.given_up import GivenUp
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.runtime.acl_errors import exceeds_quota
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -19,6 +20,7 @@ from aiozkqueue.zookeeper import (
     Delete,
     NodeExistsError,
     NoNodeError,
+    QuotaExceededError,
     SetData,
     new_delete,
 )
@@ -440,12 +442,13 @@ def weigh(claim: Claim, disposition: Disposition) -> int:
 def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> None:
     """Stop writing a claim's attempt record: a foreign znode must not block the message."""
     claim.record_refused = True
+    path = claim.state.paths.meta(claim.id)
+    remedy = f"remove {path} with the znodes below it, or let this user write to it"
     log.warning(
-        "queue %s: the record of attempts at message %s cannot be changed, and is left unchanged: %s; remove %s with "
-        "the znodes below it, or let this user write to it",
+        "queue %s: the record of attempts at message %s cannot be changed, and is left unchanged: %s; %s",
         claim.state.name,
         claim.id,
         error,
-        claim.state.paths.meta(claim.id),
+        QuotaExceededError.advice if exceeds_quota(error) else remedy,
         extra=about(claim, transaction_id),
     )

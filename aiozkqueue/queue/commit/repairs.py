@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from aiozkqueue.errors import NotCommittedError, QueueError, SessionClosedError
-from aiozkqueue.zookeeper import ZooKeeperError
+from aiozkqueue.errors import AccessDeniedError, NotCommittedError, QueueError, SessionClosedError
+from aiozkqueue.zookeeper import NoAuthError, ZooKeeperError
 
 from .failures import CLOSED
 
@@ -125,6 +125,10 @@ class Repairs:
                 await repair
                 if any(state.snapshot.capacity is not None for state in atomic_write.part.queues):
                     await atomic_write.part.reserve_again(atomic_write)
+        except NoAuthError as error:
+            denied = AccessDeniedError(f"{error}; {error.advice}")
+            denied.__cause__ = error
+            atomic_write.fail(denied)
         except (QueueError, ZooKeeperError) as error:
             atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
         except asyncio.CancelledError:

@@ -11,8 +11,10 @@ from kazoo.client import KazooClient
 import aiozkqueue as zq
 from aiozkqueue.admin import Severity
 from aiozkqueue.errors import PartlyDeniedError
-from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
+from aiozkqueue.session.internals import activity_of
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError, TestClock
 from aiozkqueue.zookeeper import QuotaExceededError
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -154,6 +156,95 @@ async def test_a_put_that_exceeds_a_quota_of_bytes_is_refused_without_the_puts_s
         assert isinstance(large, zq.AccessDeniedError)
         assert {type(each) for each in outcomes} == {str}
         assert await jobs.size() == 40 + 2 * len(bodies)
+
+
+async def test_a_listener_continues_when_the_quota_is_raised(
+    hosts: str, limit: Callable[[int], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = TestClock()
+    async with zq.connect(hosts, root=ROOT, session_timeout=20, clock=clock) as session:
+        await limit(10_000)
+        jobs = session.queue("served")
+        await jobs.put_many([b"1", b"2"])
+        handled: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            handled.put_nowait(delivery.value)
+
+        async def refused() -> bool:
+            return "the listener tries again every 5 s" in caplog.text
+
+        await limit(1)
+        async with session.listener(jobs, handle) as listener:
+            await eventually(refused)
+            assert activity_of(listener) == (1, 0), "an idle worker would end, although there are messages"
+            await limit(10_000)
+            clock.advance(5)
+            assert {await asyncio.wait_for(handled.get(), 30) for _ in range(2)} == {b"1", b"2"}
+    (record,) = [record for record in caplog.records if "tries again" in record.getMessage()]
+    assert QuotaExceededError.advice in record.getMessage()
+
+
+async def test_a_commit_names_the_quota_that_refuses_its_history(
+    hosts: str, limit: Callable[[int], Awaitable[None]]
+) -> None:
+    async with zq.connect(hosts, root=ROOT, session_timeout=20) as session:
+        await limit(10_000)
+        jobs = session.queue("recorded")
+        await jobs.configure(zq.QueueConfig(history=zq.History()))
+        await jobs.put(b"1")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            await limit(1)
+            with pytest.raises(
+                zq.AccessDeniedError, match="history: refused by an enforced quota of ZooKeeper; raise the quota"
+            ):
+                await tx.commit()
+        await limit(10_000)
+        assert await jobs.size() == 1
+
+
+@pytest.mark.parametrize("bundle", [1, 64], ids=["single items", "bundle"])
+async def test_an_operator_who_connects_when_the_quota_is_used_up_gets_it_as_the_reason(
+    hosts: str, limit: Callable[[int], Awaitable[None]], bundle: int
+) -> None:
+    async with zq.connect(hosts, root=ROOT, session_timeout=20) as session:
+        await limit(10_000)
+        jobs = session.queue(f"narrow-{bundle}")
+        await jobs.configure(zq.QueueConfig(bundle=bundle))
+        await jobs.put_many([b"%d" % number for number in range(4)])
+        async with session.transaction() as tx:
+            for message in await tx.take_many(jobs, 2, timeout=30):
+                tx.reject(message, "no")
+        async with session.transaction() as tx, zq.connect(hosts, root=ROOT, session_timeout=20) as operator:
+            assert await tx.take(jobs, timeout=30) is not None
+            await limit(1)
+            same = operator.queue(jobs.name)
+            refusal = r"An enforced quota of ZooKeeper refuses the rest.*Raise the quota with setquota of zkCli"
+            for call in (same.purge, same.admin.release_claims, same.dead_letters.redrive):
+                with pytest.raises(PartlyDeniedError, match=refusal):
+                    await call()
+            await limit(10_000)
+        assert await jobs.size() == 1
+
+
+async def test_a_release_under_a_quota_of_bytes_names_the_quota_as_the_remedy(
+    hosts: str, limit: Callable[..., Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with zq.connect(hosts, root=ROOT, session_timeout=20) as session:
+        await limit(10_000)
+        jobs = session.queue("counted", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
+        await jobs.put(b"1")
+        with pytest.raises(ValueError, match="a long error"):
+            async with session.transaction() as tx:
+                assert await tx.take(jobs, timeout=30) is not None
+                await limit(-1, room=0)
+                raise ValueError("a long error" + "!" * 100)
+        await limit(-1)
+        assert await jobs.size() == 1
+    assert "the record of attempts" in caplog.text
+    assert QuotaExceededError.advice in caplog.text
+    assert "let this user write to it" not in caplog.text
 
 
 async def taken(session: zq.QueueSession) -> bytes | None:
