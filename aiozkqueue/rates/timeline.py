@@ -33,6 +33,9 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds of a session's longest pause after another session has changed the timeline first.
 LONGEST_PAUSE: Final = 0.1
+#: Microseconds and slots by which a block is ahead of its lease only if the leader's clock was set back, or by mistake.
+FAR: Final = 60_000_000
+FAR_SLOTS: Final = 100
 
 
 class Block(NamedTuple):
@@ -123,7 +126,15 @@ class Timeline:
         if took > limit:
             return None
         # The server had applied it by then, so a slot is never used before its time.
-        first = sent + took + (record.begin(stat.mtime) - stat.mtime * 1000) / 1_000_000
+        ahead = record.begin(stat.mtime) - stat.mtime * 1000
+        if ahead > FAR + FAR_SLOTS * self._step:
+            log.warning(
+                "rate %s: the next call begins in %d s: the clock of ZooKeeper's leader was probably set back; to "
+                "continue now, delete this znode and restart the programs with this rate",
+                self._path,
+                ahead // 1_000_000,
+            )
+        first = sent + took + ahead / 1_000_000
         return Block(first, self._step / 1_000_000, count)
 
     def _read(self, data: bytes) -> RateRecord:

@@ -64,6 +64,8 @@ log: Final = logging.getLogger(__name__)
 AGAIN = 5.0
 #: Maximum seconds of sleep: the local clock may run slower than the server's.
 LONGEST_SLEEP = 600.0
+#: Milliseconds by which the last occurrence is in the future only if the leader's clock was set back.
+AHEAD = 60_000
 #: Maximum bytes of the puts in one multi.
 TOGETHER_BYTES = 256 * 1024
 
@@ -244,6 +246,12 @@ class Scheduler:
         )
         if due:
             return await self._put(name, record, version, due)
+        if record.last - now > AHEAD:
+            text = (
+                "job %s: nothing is put until %s, up to which its occurrences are decided: the clock of ZooKeeper's "
+                "leader was set back; to continue now, remove the job and declare it again"
+            )
+            log.warning(text, name, _date(record.last), extra={"job": name, "queue": record.queue})
         following = next(cron.after(record.last), None)
         if following is not None and following <= now:  # all that have passed are missed, and the job skips them
             [last] = cron.latest(record.last, now, 1)

@@ -11,11 +11,12 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.queue.claim.discovery import LONGEST_SLEEP
 from aiozkqueue.runtime.clock import SAMPLE_LIFETIME
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.testing.simulator.loop import EPOCH
 from aiozkqueue.testing.simulator.requests import Fault, Kind
-from aiozkqueue.zookeeper import Create
+from aiozkqueue.zookeeper import Create, Delete
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -405,3 +406,36 @@ def test_a_default_lifetime_counts_by_the_clock_of_a_new_leader_if_the_first_att
 
 def _puts(request: Request) -> bool:
     return any(isinstance(each, Create) and "/items/" in each.path for each in request.argument)
+
+
+def test_a_rate_that_pauses_because_the_clock_went_back_is_reported_with_its_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def handle(_: zq.Delivery[bytes]) -> None:
+            begun.append(loop.time())
+
+        cluster = make_cluster()
+        async with cluster.connect(session_timeout=20) as session:
+            jobs = session.queue("jobs")
+            async with session.listener(jobs, handle, rate=10):
+                await jobs.put_many([b"before"] * 20)
+                await asyncio.sleep(10)
+                assert len(begun) == 20
+                assert "was probably set back" not in caplog.text
+                await step(cluster, -HOUR)
+                await jobs.put_many([b"after"] * 20)
+                await asyncio.sleep(600)
+                assert len(begun) < 40
+                assert "set back; to continue now, delete this znode" in caplog.text
+        async with cluster.connect(session_timeout=20) as session:
+            await core_of(session).zookeeper.multi([Delete("/zms/.rates/jobs")])
+            async with session.listener(session.queue("jobs"), handle, rate=10):
+                await asyncio.sleep(10)
+        assert len(begun) == 40
+
+    run_virtual(main, limit=HOUR)

@@ -151,6 +151,28 @@ def test_no_occurrence_is_put_twice_if_a_job_is_resumed_after_the_clock_was_set_
     run_virtual(main)
 
 
+def test_a_job_that_pauses_because_the_clock_was_set_back_is_reported_with_its_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session, Scheduler(session):
+            reports, jobs = session.queue("reports"), Jobs(session)
+            await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x")
+            await taken(session, reports, 3)
+            assert "set back" not in caplog.text
+            cluster.ensemble.offset -= 3600
+            await asyncio.sleep(120)
+            assert "job report: nothing is put until" in caplog.text
+            assert "leader was set back; to continue now, remove the job and declare it again" in caplog.text
+            await reports.purge()
+            await jobs.remove("report")
+            await jobs.declare("report", EVERY_TEN_SECONDS, reports, b"x")
+            await taken(session, reports, 3)
+
+    run_virtual(main, limit=1000)
+
+
 def test_each_missed_occurrence_is_put_into_a_queue_that_accepts_few_messages_at_once() -> None:
     async def program(session: zq.QueueSession) -> None:
         reports, jobs = session.queue("reports"), Jobs(session)
