@@ -251,7 +251,10 @@ class EndClaims(Part):
         else:
             if claim.delivered:  # it stays in the bundle, and its next delivery is another attempt
                 claim.attempts, claim.recorded = claim.attempt, False
-            claim.settled(FREE)
+            if disposition.delay:  # there is no single item that could wait
+                claim.state.release_later(claim, disposition.delay)
+            else:
+                claim.settled(FREE)
 
     def _report_given_up(self) -> None:
         """Report the messages that are given up without having been processed."""

@@ -308,11 +308,12 @@ class ReleaseClaims(EndClaims):
             self._put_aside(claim, error)
 
     def _keep_bundled(self, claim: Claim, error: Exception) -> None:
-        """Keep a message in its bundle, at hand for the next taker of this session, if it still holds the bundle."""
-        claim.error = self._dispositions[claim].error or claim.error
-        self._dispositions[claim] = PLAIN
-        text = "queue %s: message %s is redelivered without its delay or record: ZooKeeper refuses its single item: %s"
-        log.warning(text, claim.state.name, claim.id, error, extra=about(claim, self._transaction_id))
+        """Keep a message in its bundle. After its delay, it is at hand for the next taker of this session."""
+        disposition = self._dispositions[claim]
+        claim.error, delay = disposition.error or claim.error, min(disposition.delay, LONGEST_KEPT)
+        self._dispositions[claim] = PLAIN._replace(delay=delay)
+        text = "queue %s: message %s is kept for %g s without a record: ZooKeeper refuses its single item: %s"
+        log.warning(text, claim.state.name, claim.id, delay, error, extra=about(claim, self._transaction_id))
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""

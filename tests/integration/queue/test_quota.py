@@ -185,6 +185,45 @@ async def test_a_listener_continues_when_the_quota_is_raised(
     assert QuotaExceededError.advice in record.getMessage()
 
 
+async def test_messages_of_a_bundle_that_cannot_be_settled_wait_before_their_handler_is_called_again(
+    hosts: str, limit: Callable[[int], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, exceeded, calls = TestClock(), asyncio.Event(), list[bytes]()
+    async with zq.connect(hosts, root=ROOT, session_timeout=20, clock=clock) as session:
+        await limit(10_000)
+        jobs = session.queue("bundled")
+        await jobs.configure(zq.QueueConfig(bundle=64, policy=zq.AtLeastOnce(backoff=zq.Fixed(600))))
+        values = [b"%d" % number for number in range(40)]
+        await jobs.put_many(values)
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            calls.append(delivery.value)
+            delivery.put("handled", delivery.value)
+            await exceeded.wait()
+
+        async def called() -> bool:
+            return len(calls) == 40
+
+        async def kept() -> bool:
+            return caplog.text.count("is kept for 60 s") >= 40
+
+        async def empty() -> bool:
+            return await jobs.size() == 0
+
+        async with session.listener(jobs, handle, concurrency=40):
+            await eventually(called)
+            await limit(1)
+            exceeded.set()
+            await eventually(kept)
+            await jobs.size()
+            assert len(calls) == 40
+            await limit(10_000)
+            clock.advance(60)
+            await eventually(empty)
+        assert sorted(calls) == sorted(values * 2)
+        assert await session.queue("handled").size() == 40
+
+
 async def test_a_commit_names_the_quota_that_refuses_its_history(
     hosts: str, limit: Callable[[int], Awaitable[None]]
 ) -> None:
