@@ -50,7 +50,7 @@ def test_a_put_that_is_lost_and_then_refused_by_its_size_reports_whether_it_is_s
             ensemble.judge = judge
             try:
                 await jobs.put(LARGE)
-            except zq.TransactionTooLargeError as error:
+            except zq.MessageTooLargeError as error:
                 assert "jute.maxbuffer=1048575" in str(error)  # noqa: PT017 - the other outcome is also checked
                 returned = False
             else:
