@@ -29,8 +29,8 @@ SUSPENDED: Final = 1.0
 PROBE: Final = "time"
 #: Seconds for which a sample suffices for display, and until the time is asked for again if a caller did not wait.
 SHOWN, RETRY = 600.0, 10.0
-#: Seconds of a sample for which other callers that show the time wait too.
-PATIENCE: Final = 1.0
+#: Seconds for which callers that show the time wait for a sample that another one has begun.
+SHARED_WAIT: Final = 1.0
 #: Entries that may accumulate, in addition to those still waiting, before finished ones are removed.
 SLACK: Final = 64
 
@@ -205,7 +205,7 @@ class ServerClock:
         Wait while disconnected. If the server is slow, only one caller waits for its answer: the others get the last
         known time.
         """
-        left = self._show_again - RETRY + PATIENCE - self._clock.monotonic()
+        left = self._show_again - RETRY + SHARED_WAIT - self._clock.monotonic()
         with anyio.move_on_after(max(0.0, left) if self._showing.locked() else None) as waiting:
             await self._showing.acquire()
         if waiting.cancelled_caught:

@@ -271,7 +271,7 @@ class ClaimDispatcher:
 
     def _release_unseen(self, claim: Claim) -> None:
         if claim.bundled:
-            claim.settled(FREE)  # its attempts are used up, so it ends now
+            claim.settled(FREE)  # at hand again; it ends now if its attempts are used up
         elif claim.generation == self._generation:  # otherwise the server has removed the lock
             self.releases.release([claim])
 
