@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
 from aiozkqueue.testing.simulator import run_virtual
 from tests.simulation.history import Status, Unit
 from tests.simulation.stories import story
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 SIZE = 4
-DELAY = 30.0
+#: Longer than a session keeps a message whose single item ZooKeeper refuses.
+DELAY = 1.5 * LONGEST_KEPT
 PATIENCE = 10.0
 
 
