@@ -340,6 +340,29 @@ class Moves:
             raise self._denied(error) from error
 
     async def _read(self, reference: str) -> MoveStatus | None:
+        """Read the status of a move; None if it does not exist. Raises: AccessDeniedError."""
+        stored, unattended = await self._stored(reference), False
+        if stored is not None and stored[1].ended is None:
+            unattended = await self._runtime.zookeeper.exists(self._paths.runner(reference)) is None
+        if unattended:  # it may have ended meanwhile: its session records that before it removes its own znode
+            stored = await self._stored(reference)
+        if stored is None:
+            return None
+        started, record = stored
+        return MoveStatus(
+            reference=reference,
+            source=record.source.name,
+            target=record.target.name,
+            state=record.state,
+            moved=record.moved,
+            started=started,
+            ended=None if record.ended is None else moment_at(record.ended),
+            error=record.error,
+            unattended=unattended and record.ended is None,
+        )
+
+    async def _stored(self, reference: str) -> tuple[datetime, MoveRecord] | None:
+        """Read when a move began, and its record; None if it does not exist. Raises: AccessDeniedError."""
         try:
             node = await self._runtime.zookeeper.read(self._paths.move(reference))
             record = MoveRecord.decode(node.data)
@@ -350,19 +373,7 @@ class Moves:
             return None
         except NoAuthError as error:
             raise self._denied(error) from error
-        running = record.ended is None
-        unattended = running and await self._runtime.zookeeper.exists(self._paths.runner(reference)) is None
-        return MoveStatus(
-            reference=reference,
-            source=record.source.name,
-            target=record.target.name,
-            state=record.state,
-            moved=record.moved,
-            started=moment_at(node.stat.ctime),
-            ended=None if record.ended is None else moment_at(record.ended),
-            error=record.error,
-            unattended=unattended,
-        )
+        return moment_at(node.stat.ctime), record
 
     async def _write(self, operations: list[Operation]) -> None:
         """Create a znode with a new name, so the request may be sent twice."""
