@@ -193,3 +193,30 @@ async def test_readings_that_no_visitor_looks_at_are_dropped(monkeypatch: pytest
     for number in range(20):
         await readings.get((number,), read)
     assert len(readings) <= 5
+
+
+async def test_a_page_shows_no_reading_that_visitors_have_not_looked_at_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_readings, "READING_TIMEOUT", 0.01)
+    monkeypatch.setattr(shared_readings, "FRESH", 0.0)
+    monkeypatch.setattr(shared_readings, "SHARE", 0)
+    monkeypatch.setattr(shared_readings, "UNUSED", 0.05)
+    readings, ready, values = SharedReadings(), asyncio.Event(), iter(["yesterday", "today", "tomorrow"])
+
+    async def read() -> str:
+        await ready.wait()
+        return next(values)
+
+    ready.set()
+    assert await readings.get(("a",), read) == "yesterday"
+    await asyncio.sleep(0.1)
+    ready.clear()
+    assert await readings.get_or_previous(("a",), read) is None
+    ready.set()
+    assert await readings.get(("a",), read) == "today"
+    await asyncio.sleep(0.1)
+    asyncio.get_running_loop().call_later(0.05, ready.set)
+    ready.clear()
+    assert await readings.get_any(("a",), read) == "tomorrow"
+    await readings.close()

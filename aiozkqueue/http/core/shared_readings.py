@@ -77,6 +77,7 @@ class SharedReadings:
 
     async def get_any(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return a reading as `get_or_previous` does, but wait for the first one. Raises: the errors of ``read``."""
+        self._drop_unused(key)
         reading = self._readings.get(key)
         if reading is None or not reading.has_value:
             return await self.get(key, read)
@@ -102,6 +103,7 @@ class SharedReadings:
     def _begun(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, Any]]) -> _Reading:
         """Return a reading that is fresh, or is being made."""
         now = time.monotonic()
+        self._drop_unused(key)
         reading = self._readings.pop(key, None) or _Reading()
         self._readings[key] = reading
         reading.used = now
@@ -116,6 +118,12 @@ class SharedReadings:
         reading.task = None
         if not task.cancelled():
             task.exception()  # its visitors get it; without a read, asyncio would log it
+
+    def _drop_unused(self, key: tuple[Hashable, ...]) -> None:
+        """Drop a reading that no visitor has requested for long: a page must not show it as the previous one."""
+        reading = self._readings.get(key)
+        if reading is not None and reading.task is None and reading.used <= time.monotonic() - UNUSED:
+            del self._readings[key]
 
     def _drop(self, now: float) -> None:
         for key, reading in list(self._readings.items()):
