@@ -14,6 +14,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -150,7 +151,8 @@ class Sampler:
         self._listed: dict[tuple[str, str], tuple[float, int]] = {}
         self._oldest: dict[str, _Search] = {}
         self._bundles: dict[str, _Bundles] = {}
-        self._changed: dict[str, Sample | None] = {}  # while all are sampled; None: deleted
+        self._numbers = count(1)  # of readings and deletions, in the order in which they began
+        self._begun: dict[str, int] = {}  # the numbers of those that are known of each queue
         self._sampled_at = float("-inf")
         self._kept = float("-inf")
         self._sampling = asyncio.Lock()
@@ -181,19 +183,19 @@ class Sampler:
             if start - self._sampled_at < age:
                 return
             await self._learn_time()
-            self._changed.clear()
+            first = next(self._numbers)
             known = await self._names()
             names = known[:MOST_QUEUES]
             samples: dict[str, Sample] = {}
             unreadable: dict[str, str] = {}
+            begun: dict[str, int] = {}
             for name in names:
-                if self._changed.get(name) is not None:
-                    del self._changed[name]
+                begun[name] = next(self._numbers)
                 try:
                     samples[name] = await self._try(name)
                 except UnreadableError as error:
                     unreadable[name] = str(error)
-            self._apply_changes(samples, unreadable)
+            self._apply_changes(first, begun, samples, unreadable)
             partly = {name: reason for name, sample in samples.items() if (reason := _partly(name, sample)) is not None}
             for name in sorted({**unreadable, **partly}.keys() - {**self._unreadable, **self._partly}.keys()):
                 log.warning("%s", {**unreadable, **partly}[name], extra={"queue": name})
@@ -211,15 +213,21 @@ class Sampler:
             for name, sample in self._latest.items():
                 self._history[name].append(sample)
 
-    async def sample(self, name: str) -> None:
-        """Sample one queue now. Raises: UnreadableError; as `sample_all`."""
+    async def sample(self, name: str) -> Sample:
+        """Sample one queue now, and return its latest sample. Raises: UnreadableError; as `sample_all`."""
+        begun = next(self._numbers)
         await self._learn_time()
-        self._latest[name] = self._changed[name] = await self._try(name)
+        sample = await self._try(name)
+        if begun < self._begun.get(name, 0):  # changed, deleted or sampled again meanwhile
+            return self._latest.get(name, sample)
+        self._begun[name] = begun
+        self._latest[name] = sample
+        return sample
 
     def forget(self, name: str) -> None:
         """Drop the last sample of a queue that was deleted."""
         self._latest.pop(name, None)
-        self._changed[name] = None
+        self._begun[name] = next(self._numbers)
 
     @property
     def latest(self) -> dict[str, Sample]:
@@ -268,14 +276,21 @@ class Sampler:
             async with asyncio.timeout(SAMPLE_TIMEOUT):
                 await shown_time(core_of(self._session))
 
-    def _apply_changes(self, samples: dict[str, Sample], unreadable: dict[str, str]) -> None:
-        """Drop the samples of queues that were deleted meanwhile, and replace those that are out of date."""
-        for name, changed in self._changed.items():
-            if changed is None:
+    def _apply_changes(
+        self, first: int, begun: Mapping[str, int], samples: dict[str, Sample], unreadable: dict[str, str]
+    ) -> None:
+        """Drop the samples of queues that were deleted meanwhile, and replace those that are out of date.
+
+        ``first`` is the number of the first request of these samples, and ``begun`` has the number of each sample.
+        """
+        later = {name: number for name, number in self._begun.items() if number > first}
+        for name, number in later.items():
+            if name not in self._latest:
                 samples.pop(name, None)
                 unreadable.pop(name, None)
-            elif name in samples:
-                samples[name] = changed
+            elif name in samples and number > begun[name]:
+                samples[name] = self._latest[name]
+        self._begun = {name: max(number, later.get(name, 0)) for name, number in {**later, **begun}.items()}
 
     async def _names(self) -> list[str]:
         return await listed_queues(core_of(self._session)) if self._queues is None else sorted(self._queues())

@@ -189,6 +189,35 @@ async def test_queues_without_figures_are_counted_and_found_by_name(
     assert 'aiozkqueue_queue_messages{queue="d1"}' not in metrics
 
 
+@pytest.mark.usefixtures("two_sampled")
+async def test_a_queue_without_figures_has_a_page_at_any_time(
+    session: zq.QueueSession, start: Starter, key: str
+) -> None:
+    """The samples of all queues, which leave it out, are taken between the requests of its page."""
+    for name in ("a", "b", "c"):
+        await session.queue(name).put(b"1")
+    service = await start()
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
+        await client.post("/sign-in", data={"key": key})
+        for _ in range(20):
+            assert (await client.get("/queues/c")).status_code == 200
+            assert (await client.get("/queues/c/points")).json()["waiting"] == [1]
+            await asyncio.sleep(0.1)
+
+
+async def test_a_change_of_a_queue_that_cannot_be_read_afterwards_is_confirmed(
+    browser: httpx.AsyncClient, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = session.queue("orders")
+    await orders.put(b"1")
+    form = {"proof": proof_in(await browser.get("/queues/orders")), "action": "pause", "confirmed": "yes", "back": "/"}
+    monkeypatch.setattr("aiozkqueue.sampling.MOST_FOLDERS", 0)
+    done = await browser.post("/queues/orders/actions", data=form)
+    assert done.status_code == 200
+    assert "The queue orders is paused." in done.text
+    assert (await orders.configuration()).paused
+
+
 async def test_a_server_that_has_not_read_all_queues_yet_says_so(
     session: zq.QueueSession, start: Starter, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,3 +74,48 @@ def test_a_queue_that_is_sampled_again_meanwhile_has_the_later_sample() -> None:
         assert number > 10
 
     play(program, 2)
+
+
+def test_a_sample_that_began_before_a_change_does_not_replace_the_later_one() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, operator = sessions
+        jobs, number = operator.queue("jobs"), 0
+        for number in range(1, REQUESTS):
+            await jobs.put(b"x")
+            sampler = Sampler(reader)
+
+            async def purge(sampler: Sampler = sampler) -> None:
+                await jobs.purge()
+                await sampler.sample("jobs")
+
+            between = Between(reader, number, purge)
+            sample = await sampler.sample("jobs")
+            if not between.reached:
+                break
+            assert sampler.latest["jobs"].size == 0, number
+            assert sample.size == 0, number
+        assert number > 10
+
+    play(program, 2)
+
+
+def test_a_sample_that_began_before_a_deletion_does_not_show_the_queue_again() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, operator = sessions
+        number = 0
+        for number in range(1, REQUESTS):
+            await operator.queue("deleted").put(b"x")
+            sampler = Sampler(reader)
+
+            async def delete(sampler: Sampler = sampler) -> None:
+                await operator.queue("deleted").admin.delete(force=True)
+                sampler.forget("deleted")
+
+            between = Between(reader, number, delete)
+            await sampler.sample("deleted")
+            if not between.reached:
+                break
+            assert sampler.latest == {}, number
+        assert number > 10
+
+    play(program, 2)

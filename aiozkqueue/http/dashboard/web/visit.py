@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.errors import AccessDeniedError, InvalidNameError
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.core.service import queue_exists
 from aiozkqueue.http.core.shared_readings import FRESH
 from aiozkqueue.http.dashboard.readings.figures import Figures, figures_of
 from aiozkqueue.operations.similar import similar_queue
-from aiozkqueue.sampling import MOST_LISTED
+from aiozkqueue.sampling import MOST_LISTED, UnreadableError
 from aiozkqueue.session.internals import core_of
 
 from . import sign_in
@@ -113,10 +114,11 @@ class Visit:
         sampler = self.sampler
         sample = sampler.latest.get(name)
         if sample is None:
-            await self.shared.get(("sample", name), lambda: sampler.sample(name))
+            sample = await self.shared.get(("sample", name), lambda: sampler.sample(name))
         elif time.time() - sample.at > FRESH:
             await self.shared.get_or_previous(("sample", name), lambda: sampler.sample(name))
-        return figures_of(name, sampler.latest[name], sampler.rates(name), time.time())
+            sample = sampler.latest.get(name, sample)  # the samples of all queues may have left it out meanwhile
+        return figures_of(name, sample, sampler.rates(name), time.time())
 
     # -- forms
 
@@ -136,12 +138,13 @@ class Visit:
             raise PageError(403, "Not allowed", "This form was not sent from one of your pages: load it again.")
 
     async def changed(self, queue: str) -> None:
-        """Read a queue again, because it was changed or deleted."""
+        """Read a queue again, because it was changed or deleted. If that fails, the next samples give the reason."""
         self.shared.forget(queue)
-        if await queue_exists(core_of(self.session), queue):
-            await self.sampler.sample(queue)
-        else:
-            self.sampler.forget(queue)
+        with suppress(AccessDeniedError, UnreadableError):
+            if await queue_exists(core_of(self.session), queue):
+                await self.sampler.sample(queue)
+            else:
+                self.sampler.forget(queue)
 
     # -- answers
 
