@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
-import aiozkqueue as zq
 from tests.simulation.between import Between
 from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
 
 pytestmark = pytest.mark.timeout(120)
 
