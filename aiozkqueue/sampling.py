@@ -137,7 +137,7 @@ class Rates(NamedTuple):
 
 
 class Sampler:
-    """Samples the queues of one session: all queues, or those that ``queues`` returns."""
+    """Samples the existing queues of one session: all of them, or those that ``queues`` returns."""
 
     def __init__(self, session: QueueSession, queues: Callable[[], Sequence[str]] | None = None) -> None:
         self._session = session
@@ -192,9 +192,12 @@ class Sampler:
             for name in names:
                 begun[name] = next(self._numbers)
                 try:
-                    samples[name] = await self._try(name)
+                    sample = await self._try(name)
                 except UnreadableError as error:
                     unreadable[name] = str(error)
+                else:
+                    if sample is not None:
+                        samples[name] = sample
             self._apply_changes(first, begun, samples, unreadable)
             partly = {name: reason for name, sample in samples.items() if (reason := _partly(name, sample)) is not None}
             for name in sorted({**unreadable, **partly}.keys() - {**self._unreadable, **self._partly}.keys()):
@@ -213,15 +216,21 @@ class Sampler:
             for name, sample in self._latest.items():
                 self._history[name].append(sample)
 
-    async def sample(self, name: str) -> Sample:
-        """Sample one queue now, and return its latest sample. Raises: UnreadableError; as `sample_all`."""
+    async def sample(self, name: str) -> Sample | None:
+        """Sample one queue now; return its latest sample, or None if it does not exist.
+
+        Raises: UnreadableError; as `sample_all`.
+        """
         begun = next(self._numbers)
         await self._learn_time()
         sample = await self._try(name)
         if begun < self._begun.get(name, 0):  # changed, deleted or sampled again meanwhile
             return self._latest.get(name, sample)
         self._begun[name] = begun
-        self._latest[name] = sample
+        if sample is None:
+            self._latest.pop(name, None)
+        else:
+            self._latest[name] = sample
         return sample
 
     def forget(self, name: str) -> None:
@@ -295,8 +304,11 @@ class Sampler:
     async def _names(self) -> list[str]:
         return await listed_queues(core_of(self._session)) if self._queues is None else sorted(self._queues())
 
-    async def _try(self, name: str) -> Sample:
-        """Return a sample of a queue. Raises: UnreadableError; as `sample_all` if ZooKeeper is unreachable."""
+    async def _try(self, name: str) -> Sample | None:
+        """Return a sample of a queue; None if it does not exist.
+
+        Raises: UnreadableError; as `sample_all` if ZooKeeper is unreachable.
+        """
         if time.monotonic() - self._slow.get(name, float("-inf")) < RETRY:
             raise UnreadableError(self._unreadable.get(name, f"queue {name!r} took too long to read"))
         try:
@@ -314,10 +326,12 @@ class Sampler:
             msg = f"queue {name!r} could not be read within {SAMPLE_TIMEOUT:g} s; it is read again after {RETRY:g} s"
             raise UnreadableError(msg) from error
 
-    async def _sample(self, name: str) -> Sample:
+    async def _sample(self, name: str) -> Sample | None:
         handle = core_of(self._session).handle(name)
         paths = handle.paths
         config = await configuration(handle)
+        if config is None:
+            return None
         stats: dict[str, Stat] = {}
         refusals, put, staged = Refusals(), 0, 0
         with refusals.of("size", "put") as refused:
@@ -338,7 +352,7 @@ class Sampler:
         with refusals.of("in_flight"):
             staged = await count_staged(handle, config)
         more, in_bundles = 0, 0
-        if config is not None and config.bundled:
+        if config.bundled:
             with refusals.of("size", "in_flight") as refused:
                 more, in_bundles = await self._count_bundled(handle, counts, refused)
         sample = Sample(
@@ -351,8 +365,8 @@ class Sampler:
             consumers=consumers,
             put=put,
             oldest=None,
-            paused=config is not None and bool(config.paused),
-            max_size=None if config is None else config.max_size or None,
+            paused=bool(config.paused),
+            max_size=config.max_size or None,
             unreadable=refusals.figures,
         )
         oldest: int | None = None

@@ -224,7 +224,7 @@ async def test_a_server_that_has_not_read_all_queues_yet_says_so(
     reading = asyncio.Event()
     sample = Sampler._sample
 
-    async def late(sampler: Sampler, name: str) -> Sample:
+    async def late(sampler: Sampler, name: str) -> Sample | None:
         await reading.wait()
         return await sample(sampler, name)
 

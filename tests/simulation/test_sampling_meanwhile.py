@@ -6,6 +6,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
 from tests.simulation.between import Between
 from tests.simulation.test_known_configuration import play
 
@@ -26,6 +27,24 @@ def test_a_deleted_queue_is_not_sampled() -> None:
         sampler = Sampler(reader)
         await sampler.sample_all(0)
         assert list(sampler.latest) == ["kept"]
+
+    play(program, 2)
+
+
+def test_a_queue_that_a_session_has_used_is_not_sampled_after_its_deletion() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        user, operator = sessions
+        for name in ("deleted", "kept"):
+            await user.queue(name).put(b"x")
+        sampler = Sampler(user, core_of(user).queues_used)
+        await sampler.sample_all(0)
+        assert list(sampler.latest) == ["deleted", "kept"]
+        await operator.queue("deleted").admin.delete(force=True)
+        await sampler.sample_all(0)
+        assert list(sampler.latest) == ["kept"]
+        await operator.queue("deleted").put(b"x")
+        await sampler.sample_all(0)
+        assert list(sampler.latest) == ["deleted", "kept"]
 
     play(program, 2)
 
@@ -93,6 +112,7 @@ def test_a_sample_that_began_before_a_change_does_not_replace_the_later_one() ->
             if not between.reached:
                 break
             assert sampler.latest["jobs"].size == 0, number
+            assert sample is not None
             assert sample.size == 0, number
         assert number > 10
 

@@ -110,7 +110,10 @@ class Visit:
         return [name for name in self.sampler.omitted if name not in latest and self.sees(name)]
 
     async def figures_of(self, name: str) -> Figures:
-        """Return the figures of one queue: of the last five seconds if it can be read soon. Raises: UnreadableError."""
+        """Return the figures of one queue: of the last five seconds if it can be read soon.
+
+        Raises: UnreadableError; PageError: the queue has just been deleted.
+        """
         sampler = self.sampler
         sample = sampler.latest.get(name)
         if sample is None:
@@ -118,6 +121,8 @@ class Visit:
         elif time.time() - sample.at > FRESH:
             await self.shared.get_or_previous(("sample", name), lambda: sampler.sample(name))
             sample = sampler.latest.get(name, sample)  # the samples of all queues may have left it out meanwhile
+        if sample is None:
+            raise PageError(404, "No such queue", f"There is no queue {name!r}.")
         return figures_of(name, sample, sampler.rates(name), time.time())
 
     # -- forms
