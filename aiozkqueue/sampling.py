@@ -114,6 +114,17 @@ class _Bundles(NamedTuple):
     """The errors of records that this user may not read."""
 
 
+class _Listed(NamedTuple):
+    """A number that needed a listing."""
+
+    at: float = float("-inf")
+    took: float = 0.0
+    """How long the listing took, seconds."""
+    znodes: int = 0
+    """The znodes that were listed, about."""
+    number: int = 0
+
+
 class _Search(NamedTuple):
     """The last search for the oldest waiting message."""
 
@@ -148,7 +159,7 @@ class Sampler:
         self._partly: dict[str, str] = {}
         self._omitted: list[str] = []
         self._slow: dict[str, float] = {}
-        self._listed: dict[tuple[str, str], tuple[float, int]] = {}
+        self._listed: dict[tuple[str, str], _Listed] = {}
         self._oldest: dict[str, _Search] = {}
         self._bundles: dict[str, _Bundles] = {}
         self._numbers = count(1)  # of readings and deletions, in the order in which they began
@@ -345,10 +356,11 @@ class Sampler:
         )
         ended = scheduled = 0
         with refusals.of("retrying"):
-            ended = await self._list_for(name, "ended", partial(count_ended, handle)) if due else 0
-        if any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/")):
+            ended = await self._list_for(name, "ended", due, partial(count_ended, handle)) if due else 0
+        later = sum(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
+        if later:
             with refusals.of("scheduled"):
-                scheduled = await self._list_for(name, "scheduled", partial(count_scheduled, handle, counts))
+                scheduled = await self._list_for(name, "scheduled", later, partial(count_scheduled, handle, counts))
         with refusals.of("in_flight"):
             staged = await count_staged(handle, config)
         more, in_bundles = 0, 0
@@ -360,7 +372,7 @@ class Sampler:
             size=sum(counts.values()) + more,
             in_flight=max(0, locks - due - staged + in_bundles),
             retrying=max(0, due - ended),
-            scheduled=scheduled,
+            scheduled=min(scheduled, later),
             dead=dead,
             consumers=consumers,
             put=put,
@@ -397,15 +409,20 @@ class Sampler:
         refused += bundles.refused
         return round(bundles.average * znodes), bundles.in_flight
 
-    async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
-        """Return a number that needs a listing. The number is cached for twenty times as long as the listing takes."""
-        until, number = self._listed.get((name, what), (float("-inf"), 0))
+    async def _list_for(
+        self, name: str, what: str, znodes: int, count: Callable[[], Coroutine[object, object, int]]
+    ) -> int:
+        """Return a number that needs a listing of about this many znodes.
+
+        The number is cached for twenty times as long as the listing would take now: not for long after a purge.
+        """
+        last = self._listed.get((name, what), _Listed())
         start = time.monotonic()
-        if start < until:
-            return number
+        if start < last.at + 20 * last.took * min(1.0, znodes / max(1, last.znodes)) - EVERY / 2:
+            return last.number
         number = await count()
         now = time.monotonic()
-        self._listed[name, what] = now + 20 * (now - start) - EVERY / 2, number
+        self._listed[name, what] = _Listed(now, now - start, znodes, number)
         return number
 
     async def _find_oldest(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.operations.stats import count_scheduled
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
 from tests.simulation.between import Between
 from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -138,4 +148,27 @@ def test_a_sample_that_began_before_a_deletion_does_not_show_the_queue_again() -
             assert sampler.latest == {}, number
         assert number > 10
 
+    play(program, 2)
+
+
+def test_a_number_that_took_long_to_list_is_listed_again_after_a_purge(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count_slowly(handle: QueueHandle[Runtime], held: Mapping[str, int]) -> int:
+        end = time.monotonic() + 0.1  # real time, which the sampler measures
+        while time.monotonic() < end:
+            pass
+        return await count_scheduled(handle, held)
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, operator = sessions
+        jobs, sampler = operator.queue("jobs"), Sampler(reader)
+        await jobs.put_many([b"x"] * 400, delay=90_000)
+        for number in (400, 1):
+            sample = await sampler.sample("jobs")
+            assert sample is not None
+            assert (sample.size, sample.scheduled, sample.waiting) == (number, number, 0)
+            await jobs.purge()
+            await jobs.put(b"x", delay=90_000)
+
+    monkeypatch.setattr("aiozkqueue.sampling.count_scheduled", count_slowly)
+    monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.0)
     play(program, 2)
