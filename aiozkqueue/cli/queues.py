@@ -80,7 +80,7 @@ async def stats(
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
         with bars.waiting("reading the queues"):
-            seen = await _read_figures(asked, Budget(budget))
+            seen = await _read_figures(asked, Budget(budget), named=bool(names))
         for name in seen.absent:
             await connection.note_absent(session, name)
     if not asked:
@@ -110,8 +110,8 @@ class _Seen:
     """The number of queues that were not read because the time budget ran out."""
 
 
-async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: Budget) -> _Seen:
-    """Read the figures of queues until the time is up."""
+async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: Budget, *, named: bool) -> _Seen:
+    """Read the figures of queues until the time is up. Unless they are ``named``, leave out those deleted meanwhile."""
     seen = _Seen()
     for number, (name, queue) in enumerate(asked):
         share = budget.share(len(asked) - number).left
@@ -123,7 +123,7 @@ async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], bud
                 seen.found.append(await queue.stats(budget=share))
                 seen.staged[queue.name] = 0
                 seen.staged[queue.name] = await _staged(queue, seen.found[-1])
-            else:
+            elif named:
                 seen.absent.append(name)
     return seen
 

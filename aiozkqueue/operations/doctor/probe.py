@@ -124,11 +124,15 @@ class _Examination:
         )
         selected = list(names) or await queue_names(self._runtime)
         queues: list[QueueFacts] = []
+        unexamined: list[str] = []
         for number, name in enumerate(selected):
             if not self._budget.left:
+                unexamined = selected[number:]
                 break
-            queues.append(await self._queue(name, self._budget.share(len(selected) - number)))
-        return diagnose(ensemble, queues, selected[len(queues) :])
+            facts = await self._queue(name, self._budget.share(len(selected) - number))
+            if facts.exists or names:  # otherwise it was deleted after the queues were listed
+                queues.append(facts)
+        return diagnose(ensemble, queues, unexamined)
 
     # -- the servers and their clients
 
