@@ -332,6 +332,19 @@ async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_g
     assert (await sticky.size(), await jobs.dead_letters.size()) == (3, 1)
 
 
+async def test_a_message_that_was_moved_is_at_once_on_the_page_of_its_queue(
+    browser: httpx.AsyncClient, session: zq.QueueSession
+) -> None:
+    await session.queue("target").configure(zq.QueueConfig(max_size=9))
+    message = await session.queue("orders").put(b"1")
+    proof = proof_in(await browser.get("/queues/orders/messages"))
+    assert message not in (await browser.get("/queues/target/messages")).text
+    form = {"proof": proof, "action": "move-one", "target": "target", "confirmed": "yes", "id": message}
+    assert (await browser.post("/queues/orders/actions", data=form)).status_code == 200
+    page = await browser.get("/queues/target/messages")
+    assert message in page.text
+
+
 async def test_a_purge_deletes_leased_messages_and_leaves_those_in_flight(
     browser: httpx.AsyncClient, session: zq.QueueSession
 ) -> None:

@@ -120,9 +120,9 @@ class SharedReadings:
             task.exception()  # its visitors get it; without a read, asyncio would log it
 
     def _drop_unused(self, key: tuple[Hashable, ...]) -> None:
-        """Drop a reading that no visitor has requested for long: a page must not show it as the previous one."""
-        reading = self._readings.get(key)
-        if reading is not None and reading.task is None and reading.used <= time.monotonic() - UNUSED:
+        """Drop an old reading that no visitor has requested for long: a page must not show it as the previous one."""
+        reading, now = self._readings.get(key), time.monotonic()
+        if reading is not None and reading.task is None and reading.until <= now and reading.used <= now - UNUSED:
             del self._readings[key]
 
     def _drop(self, now: float) -> None:

@@ -128,7 +128,8 @@ async def _make(action: Action, asked: Asked, form: Form) -> Response:
     except AccessDeniedError as error:
         raise PageError(503, "ZooKeeper does not permit this", str(error)) from None
     finally:
-        await asked.visit.changed(name)
+        for changed in filter(None, (name, asked.target)):
+            await asked.visit.changed(changed)
     return asked.visit.finished(action.back or own_path(form.get("back"), f"/queues/{name}"), done)
 
 
