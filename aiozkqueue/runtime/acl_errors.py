@@ -58,9 +58,13 @@ def right_denied(subject: str, right: str, error: NoAuthError) -> AccessDeniedEr
 
 def exceeds_quota(error: BaseException | None) -> bool:
     """Whether an enforced quota of ZooKeeper has caused an error."""
-    while error is not None and not isinstance(error, QuotaExceededError):
+    seen = set[BaseException]()  # the error in a multi's refusal may have this refusal as its cause
+    while error is not None and error not in seen:
+        if isinstance(error, QuotaExceededError):
+            return True
+        seen.add(error)
         error = error.error if isinstance(error, MultiError) else error.__cause__
-    return error is not None
+    return False
 
 
 @contextmanager

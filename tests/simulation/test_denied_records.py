@@ -32,6 +32,10 @@ def to_dead_letter(operation: Operation) -> bool:
     return isinstance(operation, Create) and "/dlq/" in operation.path
 
 
+def to_lock(operation: Operation) -> bool:
+    return isinstance(operation, Create) and "/locks/" in operation.path
+
+
 def to_new_items(operation: Operation) -> bool:
     return isinstance(operation, Create) and ("/dlq/" in operation.path or "/items/item-" in operation.path)
 
@@ -178,3 +182,22 @@ def test_a_message_without_attempts_left_is_not_delivered_again_while_it_cannot_
         assert (await jobs.stats()).dead_letters == 1
 
     play(program, 2, limit=10_000)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("bundle", [1, 64])
+def test_a_listener_whose_user_may_not_lock_messages_ends_with_that_error(bundle: int) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        jobs = operator.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=bundle))
+        await jobs.put_many([b"1", b"2"])
+
+        async def handle(_: zq.Delivery[bytes]) -> None:
+            raise AssertionError
+
+        Denied(consumer, to_lock)
+        with pytest.raises(zq.AccessDeniedError):
+            await consumer.listener(consumer.queue("jobs"), handle).run()
+
+    play(program, 2)
