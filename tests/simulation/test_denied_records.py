@@ -10,6 +10,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, SetData
+from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 NUMBER = 40
+SYSTEM_ERROR = -1
 
 
 def to_record(operation: Operation) -> bool:
@@ -41,10 +43,13 @@ def to_new_items(operation: Operation) -> bool:
 
 
 class Denied:
-    """Refuses some writes of a session."""
+    """Refuses some writes of a session: by an ACL, or by an error code for each whole request."""
 
-    def __init__(self, session: zq.QueueSession, where: Callable[[Operation], bool] = to_record) -> None:
+    def __init__(
+        self, session: zq.QueueSession, where: Callable[[Operation], bool] = to_record, code: int | None = None
+    ) -> None:
         self._where = where
+        self._code = code
         zookeeper: Any = core_of(session).zookeeper
         self._multi = zookeeper.multi
         self.refused = 0
@@ -59,7 +64,8 @@ class Denied:
             if self._where(operation):
                 self.refused += 1
                 refused = asyncio.get_running_loop().create_future()
-                refused.set_exception(MultiError(index, NoAuthError(operation.path)))
+                denied = MultiError(index, NoAuthError(operation.path))
+                refused.set_exception(denied if self._code is None else error_of(self._code))
                 return refused
         return self._multi(operations, **options)
 
@@ -199,5 +205,34 @@ def test_a_listener_whose_user_may_not_lock_messages_ends_with_that_error(bundle
         Denied(consumer, to_lock)
         with pytest.raises(zq.AccessDeniedError):
             await consumer.listener(consumer.queue("jobs"), handle).run()
+
+    play(program, 2)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("bundle", [1, 64])
+@pytest.mark.parametrize("number", [4, 400])
+def test_attempts_whose_records_a_server_refuses_are_tried_again_after_pauses(
+    bundle: int, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        jobs, handled = operator.queue("jobs"), list[bytes]()
+        await jobs.configure(zq.QueueConfig(bundle=bundle, policy=zq.ConsumeTimes(3)))
+        await jobs.put_many([b"%d" % each for each in range(number)])
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            handled.append(delivery.body)
+            assert delivery.attempt == 1
+
+        refusals = Denied(consumer, lambda operation: to_record(operation) or to_attempts(operation), SYSTEM_ERROR)
+        async with consumer.listener(consumer.queue("jobs"), handle, concurrency=4):
+            await asyncio.sleep(120)
+            assert not handled
+            assert 0 < refusals.refused < 240
+            assert 0 < len(caplog.records) < 120
+            refusals.lift()
+            await asyncio.sleep(60)
+        assert len(handled) == len(set(handled)) == number
 
     play(program, 2)

@@ -49,9 +49,8 @@ def lock_id(config: StoredConfig, name: str) -> str:
     if config.ordered:
         candidate_id(name)  # raises for another program's znode, which is not a message of the queue
         return ORDERED
-    if config.grouped and (group := item_group(name)) is not None:
-        return "g" + group
-    return candidate_id(name)
+    group = item_group(name) if config.grouped else None
+    return candidate_id(name) if group is None else "g" + group
 
 
 def lock_ids(item: ItemName) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.codec import BYTES
-from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
+from aiozkqueue.errors import AccessDeniedError, ClaimLostError, NotCommittedError, PayloadError, SessionExpiredError
 from aiozkqueue.queue.commit.attempts import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
@@ -14,6 +14,7 @@ from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
     from aiozkqueue.queue.claim.runtime import ClaimRuntime
     from aiozkqueue.queue.destination import Destination
@@ -100,7 +101,7 @@ async def _record(
     for attempt in attempts:
         runtime.committer.submit(attempt)
     lost: list[Claim] = []
-    denied: dict[Claim, AccessDeniedError] = {}
+    refused: dict[Claim, QueueError] = {}
     try:
         if not await _are_known(attempts, limit, runtime.grace):
             _release_when_known(dispatcher, attempts, claims)
@@ -108,19 +109,20 @@ async def _record(
         for attempt, claim in zip(attempts, claims, strict=True):
             try:
                 attempt.raise_error()
-            except AccessDeniedError as refusal:
-                denied[claim] = refusal
             except SessionExpiredError:
                 raise
-            except NotCommittedError:
+            except ClaimLostError:
                 lost.append(claim)
+            except (AccessDeniedError, NotCommittedError) as error:
+                refused[claim] = error
     except BaseException:
         await wait_settled(_release_when_known(dispatcher, attempts, claims), limit=runtime.grace)
         raise
     dispatcher.releases.release(lost)  # a claim that is still ours after all had its attempt record changed by others
-    for claim, error in denied.items():
-        dispatcher.releases.skip(claim, error)
-    return [claim for claim in claims if claim not in lost and claim not in denied]
+    pause = max((dispatcher.releases.skip(claim, error) for claim, error in refused.items()), default=0.0)
+    if pause and len(refused) == len(claims):  # ZooKeeper may refuse the records of all messages
+        await asyncio.sleep(min(pause, limit) if isinstance(limit, float) else pause)
+    return [claim for claim in claims if claim not in lost and claim not in refused]
 
 
 async def _are_known(attempts: list[AtomicWrite], limit: ReplyLimit | float | None, grace: float) -> bool:

@@ -7,6 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.queue.commit.dispositions import RELEASE
 from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .services import ClaimServices
 
 log: Final = logging.getLogger(__name__)
+
+#: Seconds until the next try after ZooKeeper has refused the record of an attempt, unless an ACL or a quota forbids it.
+AGAIN: Final = 5.0
 
 
 class Releases:
@@ -50,37 +54,35 @@ class Releases:
         return None if atomic_write is None else atomic_write.done
 
     def _release(self, claims: Sequence[Claim]) -> AtomicWrite | None:
-        if not claims or self._closed:
-            return None
-        if claims[0].bundled:
+        if claims and claims[0].bundled and not self._closed:
             self._held_bundles.put_back([claim for claim in claims if isinstance(claim, BundledClaim)])
             claims = [claim for claim in claims if not claim.bundled]
-            if not claims:
-                return None
+        if not claims or self._closed:
+            return None
         name = self._ids.next()
-        release = ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation)
-        atomic_write = AtomicWrite(name, release)
+        atomic_write = AtomicWrite(name, ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation))
         self._committer.submit(atomic_write)
         self._watch(atomic_write)
         return atomic_write
 
-    def skip(self, claim: Claim, error: QueueError) -> None:
-        """Release a claim whose attempt cannot be recorded, and do not deliver the message here for a while."""
-        log.warning(
-            "queue %s: message %s is skipped: this user may not write the record of its attempts: "
-            "%s; grant write access, or remove the message",
-            self._state.name,
-            claim.id,
-            error,
-            extra=about(claim),
-        )
+    def skip(self, claim: Claim, error: QueueError) -> float:
+        """Release a claim whose attempt cannot be recorded, later or for others; return the pause of its taker."""
+        if not isinstance(error, AccessDeniedError) and claim.group_lock is None:
+            text = "queue %s: message %s is kept for %g s, because its attempt cannot be recorded: %s"
+            log.warning(text, self._state.name, claim.id, AGAIN, error, extra=about(claim))
+            self._state.release_later(claim, AGAIN)
+            return AGAIN
+        text = "queue %s: message %s is skipped: this user may not write the record of its attempts: %s; "
+        text += "grant write access, or remove the message"
+        log.warning(text, self._state.name, claim.id, error, extra=about(claim))
         if isinstance(claim, BundledClaim):
             self._held_bundles.suspend(claim)
-            return
+            return 0.0
         claim.record_refused = True
         lock = claim.id if claim.group_lock is None else claim.group_lock.group
         if (atomic_write := self._release([claim])) is not None:
             atomic_write.watch(lambda _: self._candidates.set_aside([lock]))
+        return 0.0
 
     def return_all_at_hand(self) -> None:
         """Return the messages of bundles that no taker has received."""

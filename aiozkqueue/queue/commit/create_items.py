@@ -164,9 +164,7 @@ def queues_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """Return the queues of the puts, without duplicates."""
     if type(puts) is PlainPuts:
         return (puts.state,)
-    if len(puts) == 1:
-        return (puts[0].state,)
-    return tuple(dict.fromkeys([put.state for put in puts]))
+    return (puts[0].state,) if len(puts) == 1 else tuple(dict.fromkeys([put.state for put in puts]))
 
 
 def weigh_put(put: Put) -> int:

@@ -27,9 +27,7 @@ def node_hash(node: str) -> str:
 
 def with_node(prefix: str, node: str) -> str:
     """Return an item's name up to its sequence with the node's field added, unless it has a node."""
-    if item_node(prefix) is not None:
-        return prefix
-    return with_field(prefix, f"n{node}")
+    return with_field(prefix, f"n{node}") if item_node(prefix) is None else prefix
 
 
 def chooser(config: StoredConfig, node: str) -> Callable[[str], bool] | None:
