@@ -38,6 +38,10 @@ def to_lock(operation: Operation) -> bool:
     return isinstance(operation, Create) and "/locks/" in operation.path
 
 
+def to_due_node(operation: Operation) -> bool:
+    return isinstance(operation, Create) and "/due/" in operation.path
+
+
 def to_new_items(operation: Operation) -> bool:
     return isinstance(operation, Create) and ("/dlq/" in operation.path or "/items/item-" in operation.path)
 
@@ -234,5 +238,36 @@ def test_attempts_whose_records_a_server_refuses_are_tried_again_after_pauses(
             refusals.lift()
             await asyncio.sleep(60)
         assert len(handled) == len(set(handled)) == number
+
+    play(program, 2)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("code", [None, SYSTEM_ERROR])
+def test_the_messages_of_a_group_wait_for_a_retry_whose_timed_lock_is_refused(
+    *, ordered: bool, code: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        jobs, shown, failures = operator.queue("jobs"), list[bytes](), 6
+        await jobs.configure(zq.QueueConfig(ordered=ordered, policy=zq.AtLeastOnce(backoff=zq.Fixed(20))))
+        for body in (b"1", b"2"):
+            await jobs.put(body, group=None if ordered else "g")
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            shown.append(delivery.body)
+            if len(shown) <= failures:
+                raise KeyError
+
+        refusals = Denied(consumer, to_due_node, code)
+        async with consumer.listener(consumer.queue("jobs"), handle, concurrency=4):
+            await asyncio.sleep(110)
+            assert refusals.refused
+            assert shown == [b"1"] * failures
+            assert len(caplog.records) < 30
+            refusals.lift()
+            await asyncio.sleep(60)
+        assert shown == [*[b"1"] * failures, b"1", b"2"]
 
     play(program, 2)

@@ -63,8 +63,8 @@ class GroupLockOwner(Protocol):
         """The lock is no longer ours; ``locked``: no session can take the group yet."""
         ...
 
-    def lost(self, group_lock: GroupLock) -> None:
-        """A claim was refused: another session has the lock, unless an item was changed by hand."""
+    def lost(self, group_lock: GroupLock, pause: float) -> None:
+        """A claim was refused: another session has the lock; if not, it is removed after ``pause`` seconds."""
         ...
 
 
@@ -217,10 +217,10 @@ class GroupLock:
         if not self.gone:
             self._locks.finish(self, locked=False)
 
-    def lose(self) -> None:
+    def lose(self, pause: float = 0.0) -> None:
         """End the hold: a claim was refused."""
         if not self.gone:
-            self._locks.lost(self)
+            self._locks.lost(self, pause)
 
 
 def due_data(place: str, group: str) -> bytes:

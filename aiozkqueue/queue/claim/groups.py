@@ -318,12 +318,12 @@ class GroupLocks:
         if group_lock in self._ready:
             self._ready.remove(group_lock)
 
-    def lost(self, group_lock: GroupLock) -> None:
+    def lost(self, group_lock: GroupLock, pause: float = 0.0) -> None:
         """See `GroupLockOwner`."""
         self.finish(group_lock, locked=False)
         self._candidates.relist()
-        # The lock still exists if an item was changed or deleted by hand.
-        self._tasks.spawn(self._unlock_if_ours, group_lock, name="lock of a group that was lost")
+        # The lock still exists if an item was changed or deleted by hand, or ZooKeeper refuses a timed lock.
+        self._tasks.spawn(self._unlock_if_ours, group_lock, pause, name="lock of a group that was lost")
 
     # -- internals
 
@@ -396,8 +396,9 @@ class GroupLocks:
             return atomic_write
         return None
 
-    async def _unlock_if_ours(self, group_lock: GroupLock) -> None:
+    async def _unlock_if_ours(self, group_lock: GroupLock, pause: float) -> None:
         """Remove a lost lock that is still ours; try again while ZooKeeper refuses that."""
+        await asyncio.sleep(pause)
         try:
             while True:
                 (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)

@@ -5,7 +5,7 @@ so the number of refusals is bounded:
 
 1. The release as decided, with the record of the attempt, the due time of the retry, or the dead letter.
 2. ``[check item, delete lock]``, with the timed lock of a delay. If even that is refused, this session keeps the claim
-   for the delay, and then releases it without one.
+   for the delay, and then releases it without one; so it does with the lock of a group.
 3. ``[check locks znode, delete lock]``, after a read that shows that the lock is ours.
 4. Nothing for a minute, which is logged; then the session tries again.
 
@@ -287,7 +287,7 @@ class ReleaseClaims(EndClaims):
             text = "queue %s: message %s is released without a record of this attempt, which ZooKeeper refused: %s"
             log.warning(text, claim.state.name, claim.id, error, extra=about(claim, self._transaction_id))
         elif claim.group_lock is not None:
-            self._lose(claim)
+            self._lose(claim, min(disposition.delay, LONGEST_KEPT))
         elif disposition.delay:
             del self._dispositions[claim]
             claim.state.release_later(claim, min(disposition.delay, LONGEST_KEPT))
@@ -345,8 +345,8 @@ class ReleaseClaims(EndClaims):
         del self._dispositions[claim]
         claim.settled(fate)
 
-    def _lose(self, lost: Claim) -> None:
-        """Give up the claims of a group; if its lock is still ours, it is removed in another way."""
+    def _lose(self, lost: Claim, pause: float = 0.0) -> None:
+        """Give up the claims of a group; if its lock is still ours, it is removed in another way, after a pause."""
         assert lost.group_lock is not None  # noqa: S101 - the callers check it
         self._remaining = {
             claim: disposition
@@ -358,7 +358,7 @@ class ReleaseClaims(EndClaims):
             for claim, disposition in self._dispositions.items()
             if claim.group_lock is not lost.group_lock
         }
-        lost.group_lock.lose()
+        lost.group_lock.lose(pause)
 
     async def _remove_locks(self) -> None:
         """Remove the remaining locks of this portion, which may or may not have been applied."""

@@ -58,7 +58,7 @@ class GroupHold(Protocol[DispositionT]):
         """Handle the end of the ZooKeeper session, and with it of the lock."""
         ...
 
-    def lose(self) -> None:
+    def lose(self, pause: float = 0.0) -> None:
         """Handle the refusal of a claim: the lock is no longer ours."""
         ...
 
