@@ -21,6 +21,7 @@ from aiozkqueue.operations.batch_writers import (
     give_up,
     name_of_write,
     read_record,
+    require_conflict,
     unlocking,
 )
 from aiozkqueue.queue.commit.create_items import CreateItems
@@ -341,6 +342,7 @@ class BatchWriter:
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(self._state.name, refusal.error) from refusal
+            require_conflict(self._state.name, refusal)
             reconfigured = operations[refusal.index].path == self._state.paths.base
             if reconfigured or isinstance(refusal.error, NoNodeError | NodeExistsError):
                 self._state.invalidate()

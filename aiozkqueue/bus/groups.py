@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from aiozkqueue.errors import ConflictError, NotFoundError, PayloadError, QueueError
+from aiozkqueue.errors import ConflictError, NotCommittedError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout import name_at
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
@@ -205,11 +205,14 @@ class GroupsCheck(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A group has joined or left: the post must be repeated for the new groups.
 
-        Raises: GroupsChangedError, AccessDeniedError.
+        Raises: GroupsChangedError, AccessDeniedError; NotCommittedError: the server refuses the check itself.
         """
         if isinstance(error, NoAuthError):
             raise right_denied(f"bus {name_at(self._path)!r}", f"read {self._path}", error) from error
         self._changed()
+        if not isinstance(error, BadVersionError | NoNodeError):
+            msg = f"{operation.path}: {error}; nothing was committed"
+            raise NotCommittedError(msg)
         raise GroupsChangedError(
             f"{operation.path}: a group joined or left the bus while an event was posted ({error}); "
             "nothing was committed; repeat it"

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core import core_schema as schema
 
-from aiozkqueue.errors import NotFoundError
+from aiozkqueue.errors import NotCommittedError, NotFoundError
 from aiozkqueue.layout import ItemRef, fits_path, has_field, is_deleted, item_field, messages_in, name_at
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
+    BadVersionError,
     Check,
     Delete,
     MultiError,
     NoAuthError,
+    NodeExistsError,
+    NoNodeError,
     SetData,
     apply_until_answered,
     below,
@@ -242,7 +245,7 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
     No consumer has seen any of them. Further puts of that batch are refused. ``batch``, ``run``: discard only this
     batch, and only while this run is writing it.
 
-    Raises: NotFoundError: there is no such writer; AccessDeniedError.
+    Raises: NotFoundError: there is no such writer; AccessDeniedError; NotCommittedError: as `clear_away`.
     """
     zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
     unknown = NotFoundError(
@@ -258,7 +261,8 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break
-        if await _write(handle, [same_queue, SetData(path, record.discarded().encode(), node.stat.version)]):
+        discarded = SetData(path, record.discarded().encode(), node.stat.version)
+        if await _write(handle, [same_queue, discarded], again=True):
             break
     return await clear_away(handle, writer)
 
@@ -286,7 +290,7 @@ async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int
 async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
     """Remove the messages of a writer's discarded batches; return how many. It may be interrupted at any point.
 
-    Raises: AccessDeniedError.
+    Raises: AccessDeniedError; NotCommittedError: the lock of such a batch cannot be removed.
     """
     path, removed = f"{handle.paths.sinks}/{writer}", 0
     while True:
@@ -299,7 +303,8 @@ async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
         cleared = replace(record, aborted=record.aborted[1:])
         # The lock is removed last: until then the remaining items are invisible.
         unlock = await unlocking(handle, stage)
-        await _write(handle, [same_queue, SetData(path, cleared.encode(), node.stat.version), *unlock])
+        change = SetData(path, cleared.encode(), node.stat.version)
+        await _write(handle, [same_queue, change, *unlock], again=True)
 
 
 async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
@@ -347,15 +352,31 @@ async def _delete(handle: QueueHandle[Runtime], paths: Sequence[str]) -> int:
     return sum(messages_in(name_at(path)) for path in deleted)
 
 
-async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) -> bool:
-    """Apply a repeatable change; return whether this call applied it. Raises: AccessDeniedError."""
+async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation], *, again: bool = False) -> bool:
+    """Apply a repeatable change; return whether this call applied it.
+
+    ``again``: the caller reads the data and tries again if it was not applied.
+
+    Raises: AccessDeniedError; NotCommittedError: as `require_conflict`, if the caller tries again.
+    """
     try:
         await apply_until_answered(handle.zookeeper, operations)
     except MultiError as refusal:
         if isinstance(refusal.error, NoAuthError):
             raise access_denied(handle.name, refusal.error) from refusal
+        if again:
+            require_conflict(handle.name, refusal)
         return False
     return True
+
+
+def require_conflict(queue: str, refusal: MultiError) -> None:
+    """Return if the data may have changed since it was read; otherwise a repetition is refused too.
+
+    Raises: NotCommittedError.
+    """
+    if not isinstance(refusal.error, NoNodeError | NodeExistsError | BadVersionError):
+        raise NotCommittedError(f"queue {queue!r}: {refusal.error}; nothing was applied") from refusal
 
 
 async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:

@@ -35,6 +35,7 @@ from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
+    BadVersionError,
     Create,
     Delete,
     MultiError,
@@ -323,7 +324,7 @@ class Moves:
                     self._runtime.zookeeper, [SetData(path, changed.encode(), node.stat.version)]
                 )
             except MultiError as refusal:
-                if not isinstance(refusal.error, NoAuthError):
+                if isinstance(refusal.error, BadVersionError | NoNodeError):
                     continue  # another session has changed it, or this change was applied and its reply lost
                 if reference not in (logged := _protected.setdefault(self._runtime, set())):
                     logged.add(reference)

@@ -32,6 +32,7 @@ from aiozkqueue.queue.commit.orphan_locks import LockRef
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import (
+    BadVersionError,
     ClientClosedError,
     ConnectionLossError,
     Create,
@@ -428,7 +429,7 @@ class Claimer:
             return refusal
         if refusal.index > locks:
             return AttachedOpError(refusal.index - 1 - locks, refusal.error)
-        if refusal.index == 0 or isinstance(refusal.error, NoNodeError):
+        if isinstance(refusal.error, BadVersionError | NoNodeError):
             return ReopenError()
         if isinstance(refusal.error, NodeExistsError):
             self.counts.batches += 1

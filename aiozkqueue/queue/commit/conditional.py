@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError
 from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
+from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError, ServerError
 
 from .dispositions import hooks_of
 from .write import OPERATION_WEIGHT, AtomicWrite, Part
@@ -88,7 +88,7 @@ class ConditionalPart(Part):
         if isinstance(error, NotEmptyError):
             self.obstacle = operation.path
         self._learn(operation)
-        self.left = True
+        self.left = not isinstance(error, ServerError)  # the server would refuse a repetition too
         raise NotCommittedError(f"{operation.path}: {error}")
 
     def _learn(self, operation: Operation) -> None:

@@ -1,0 +1,140 @@
+"""An operation that a server refuses for good, although the data has not changed, is not repeated at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.batches.staging import BatchWriter
+from aiozkqueue.bus import Bus
+from aiozkqueue.schedule import Jobs, Scheduler
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Check, Create, MultiError, SetData
+from aiozkqueue.zookeeper.wire import error_of
+from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.zookeeper import Operation
+
+#: A code that ZooKeeper does not document.
+UNKNOWN = -77
+pytestmark = pytest.mark.timeout(60)
+
+
+class Event(BaseModel):
+    """An event without contents."""
+
+
+def refuse(session: zq.QueueSession, where: Callable[[Operation], bool]) -> list[Operation]:
+    """Refuse each multi of a session with such an operation; return the list of the refused operations."""
+    zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+    refused: list[Operation] = []
+    multi = zookeeper.multi
+
+    def checked(operations: Sequence[Operation], **options: Any) -> Any:
+        for index, operation in enumerate(operations):
+            if where(operation):
+                refused.append(operation)
+                return asyncio.ensure_future(refusal(index, operation))
+        return multi(operations, **options)
+
+    async def refusal(index: int, operation: Operation) -> None:
+        await asyncio.sleep(0.01)
+        raise MultiError(index, error_of(UNKNOWN, operation.path))
+
+    zookeeper.multi = checked
+    return refused
+
+
+def test_a_scheduler_pauses_if_the_record_of_its_job_cannot_be_written() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        await Jobs(operator).add("tick", "* * * * * *", "ticks", b"")
+        refused = refuse(session, lambda each: isinstance(each, SetData) and each.path.endswith("/.schedule/tick"))
+        async with Scheduler(session):
+            await asyncio.sleep(120)
+        assert 0 < len(refused) < 60
+
+    play(program, 2)
+
+
+def test_a_post_whose_check_of_the_groups_is_refused_is_not_committed() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        await Bus(operator, "orders", Event).post(Event())
+        refused = refuse(session, lambda each: isinstance(each, Check) and each.path.endswith("/.buses/orders"))
+        with pytest.raises(zq.NotCommittedError, match="nothing was committed"):
+            await Bus(session, "orders", Event).post(Event())
+        assert len(refused) == 1
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("bundle", [1, 64])
+def test_a_move_ends_if_its_messages_cannot_be_locked(bundle: int) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=bundle))
+        await jobs.put_many([b"1", b"2", b"3"])
+        refused = refuse(session, lambda each: isinstance(each, Create) and "/jobs/locks/" in each.path)
+        reference = await session.admin.moves.start("jobs", "elsewhere")
+        await asyncio.sleep(60)
+        assert (await session.admin.moves.status(reference)).state == "failed"
+        assert 0 < len(refused) < 30
+        assert await jobs.size() == 3
+
+    play(program, 1)
+
+
+def test_a_move_whose_record_cannot_be_written_does_not_write_it_again_and_again() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        await session.queue("jobs").put_many([b"1", b"2", b"3"])
+        refused = refuse(session, lambda each: isinstance(each, SetData) and "/.moves/" in each.path)
+        await session.admin.moves.start("jobs", "elsewhere")
+        await asyncio.sleep(60)
+        assert await session.queue("elsewhere").size() == 3
+        assert 0 < len(refused) < 30
+
+    play(program, 1)
+
+
+def test_a_listener_ends_if_the_check_of_the_configuration_is_refused() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        await operator.queue("jobs").put(b"1")
+
+        async def handle(_: zq.Delivery[bytes]) -> None:
+            raise AssertionError
+
+        refused = refuse(session, lambda each: isinstance(each, Check) and each.path == "/zms/jobs")
+        async with asyncio.timeout(120):
+            with pytest.raises(zq.ConnectionLostError):
+                await session.listener(session.queue("jobs"), handle).run()
+        assert len(refused) < 10
+
+    play(program, 2)
+
+
+def test_a_batch_whose_lock_has_children_is_not_completed() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        handle, zookeeper = core_of(session).handle("jobs"), core_of(session).zookeeper
+        writer = BatchWriter(handle, "writer")
+        fence = await writer.begin(0, "run")
+        assert fence is not None
+        await zookeeper.multi([Create(f"{fence.lock}/foreign")])
+        async with asyncio.timeout(60):
+            with pytest.raises(zq.NotCommittedError):
+                await writer.complete(0)
+            with pytest.raises(zq.NotCommittedError):
+                await writer.abort(0)
+
+    play(program, 1)
