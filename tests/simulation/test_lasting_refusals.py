@@ -13,7 +13,7 @@ from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.bus import Bus
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import Check, Create, MultiError, SetData
+from aiozkqueue.zookeeper import Check, Create, MultiError, NoAuthError, SetData
 from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 
@@ -138,3 +138,33 @@ def test_a_batch_whose_lock_has_children_is_not_completed() -> None:
                 await writer.abort(0)
 
     play(program, 1)
+
+
+@pytest.mark.parametrize("error", [NoAuthError(), error_of(UNKNOWN)], ids=["ACL", "unknown code"])
+def test_the_next_message_of_a_held_group_is_not_read_again_and_again(error: Exception) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(ordered=True))
+        await jobs.put(b"1")
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        reads = list[str]()
+
+        async def refusing(paths: Sequence[str], **_: Any) -> Any:
+            reads.extend(paths)
+            await asyncio.sleep(0.01)
+            raise error
+
+        async with session.transaction() as tx:
+            assert await tx.take(jobs, timeout=5) is not None
+            read, zookeeper.read_versioned = zookeeper.read_versioned, refusing
+            await operator.queue("jobs").put(b"2")
+            assert await tx.take(jobs, timeout=60) is None
+            zookeeper.read_versioned = read
+            assert 0 < len(reads) < 60
+        async with session.transaction() as tx:
+            message = await tx.take(jobs, timeout=5)
+            assert message is not None
+            assert message.body == b"2"
+
+    play(program, 2)

@@ -424,8 +424,9 @@ class GroupLocks:
         try:
             await self._read(group_lock)
         except (ZooKeeperError, UnreadableError) as error:
-            # The next claim reports the error.
+            # The next claim reports the error; until then, nothing is read under this lock.
             log.debug("queue %s: %s", self._state.name, error, extra={"queue": self._state.name})
+            group_lock.version = -1
             self._candidates.relist()
         finally:
             self.reading -= 1
