@@ -52,6 +52,7 @@ class Calls:
         self._waiting: dict[str, asyncio.Future[bytes]] = {}
         self._changed = asyncio.Event()
         self._serving = False
+        self._left: set[str] = set()  # the answers that ZooKeeper does not remove
         self.codecs: dict[Any, Codec[Any]] = {}
         """The codecs of the types of replies."""
 
@@ -138,7 +139,8 @@ class Calls:
             names = await self._zookeeper.children(self._folder)
         except NoNodeError:
             return
-        answers = [name for name in names if name.startswith((REPLY, FAILED))]
+        self._left.intersection_update(names)
+        answers = [name for name in names if name.startswith((REPLY, FAILED)) and name not in self._left]
         wanted = [name for name in answers if name.partition("-")[2] in self._waiting]
         nodes = await read_pages(self._zookeeper, [f"{self._folder}/{name}" for name in wanted])
         for name, node in zip(wanted, nodes, strict=True):
@@ -152,14 +154,16 @@ class Calls:
                 why = f"message {message_id} was given up, so no handler replies: {reason}"
                 _fail(future, GivenUpError(why, message_id, reason))
         for start in range(0, len(answers), PAGE):
-            await self._remove([f"{self._folder}/{name}" for name in answers[start : start + PAGE]])
+            await self._remove(answers[start : start + PAGE])
 
-    async def _remove(self, paths: list[str]) -> None:
+    async def _remove(self, names: list[str]) -> None:
         try:
-            await self._zookeeper.multi([Delete(path) for path in paths])
-        except MultiError:  # the clean-up has removed some
-            for path in paths if len(paths) > 1 else ():
-                await self._remove([path])
+            await self._zookeeper.multi([Delete(f"{self._folder}/{name}") for name in names])
+        except MultiError as refusal:  # the clean-up has removed some
+            for name in names if len(names) > 1 else ():
+                await self._remove([name])
+            if len(names) == 1 and not isinstance(refusal.error, NoNodeError):
+                self._left.update(names)  # it is not tried again with each further answer
 
 
 def _fail(future: asyncio.Future[bytes], error: QueueError) -> None:

@@ -13,7 +13,7 @@ from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.bus import Bus
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import Check, Create, MultiError, NoAuthError, SetData
+from aiozkqueue.zookeeper import Check, Create, Delete, MultiError, NoAuthError, SetData
 from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: A code that ZooKeeper does not document.
 UNKNOWN = -77
+CALLS = 30
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -166,5 +167,22 @@ def test_the_next_message_of_a_held_group_is_not_read_again_and_again(error: Exc
             message = await tx.take(jobs, timeout=5)
             assert message is not None
             assert message.body == b"2"
+
+    play(program, 2)
+
+
+def test_an_answer_that_cannot_be_removed_is_not_tried_again_with_each_further_answer() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        worker, session = sessions
+
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            delivery.reply(delivery.body)
+
+        refused = refuse(session, lambda each: isinstance(each, Delete) and "/reply-" in each.path)
+        async with worker.listener(worker.queue("jobs"), handle):
+            for number in range(CALLS):
+                body = b"%d" % number
+                assert await session.queue("jobs").call(body, timeout=10) == body
+        assert CALLS <= len(refused) <= 2 * CALLS
 
     play(program, 2)
