@@ -1,4 +1,4 @@
-"""An operation that a server refuses for good, although the data has not changed, is not repeated at once."""
+"""An operation that a server always refuses, although the data has not changed, is not repeated at once."""
 
 from __future__ import annotations
 
