@@ -86,7 +86,7 @@ async def test_the_reap_command_takes_messages_of_its_own_host_up_to_the_limit(
     async with zq.connect(zookeeper, root=queue_root) as session:
         await session.queue("jobs").configure(sticky)
         await session.queue("jobs").put_many([b"1", b"2", b"3"])
-    # The command takes longer than the messages need to become late.
+    await asyncio.sleep(0.2)  # until the messages are late
     limited = await asyncio.to_thread(cli, "configure", "jobs", "--reap-limit", "1")
     assert limited.status == 0, limited.stderr
     assert (await asyncio.to_thread(cli, "reap", "jobs")).text == "1 reaped\n"

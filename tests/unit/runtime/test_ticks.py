@@ -38,8 +38,11 @@ def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success(seed: i
     pauses = Pauses[str](clock, Random(seed), first=0.1, longest=5)
     assert "a" not in pauses
     for times, pause in enumerate([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 2000], 1):
+        refused = clock.monotonic()
         assert pauses.refused("a") == times
-        assert 0.75 * pause <= pauses.left("a") <= pause
+        left = pauses.left("a")
+        assert 0.75 * pause <= left + clock.monotonic() - refused
+        assert left <= pause
         assert not pauses.left("b")
     clock.advance(5)
     assert not pauses.left("a")
