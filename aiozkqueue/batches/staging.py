@@ -77,7 +77,7 @@ class Fence(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """A writer's record as it was read."""
+    """A writer's record, and what a change of it asserts."""
 
     record: WriterRecord | None
     version: int

@@ -219,7 +219,7 @@ async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, Writer
 
 
 class StoredRecord(NamedTuple):
-    """The znode of a writer's record, as it was read."""
+    """The znode of a writer's record, and the check to send with a change of it."""
 
     node: Node | None
     same_queue: Check

@@ -283,7 +283,7 @@ class _Cleaning:
         """Remove the timed locks that ended a while ago; active consumers would have removed them at once.
 
         If a lock has a due node, this does the same as a consumer (see `timed_locks`), and is as safe. Otherwise the
-        lock is removed as it was read: no commit depends on a timed lock.
+        lock is removed if it is unchanged (see `_unlock`): no commit depends on a timed lock.
         """
         paths = self._paths
         timed = await collect_children(

@@ -31,7 +31,7 @@ ORPHAN_AGE: Final = 30.0
 
 
 class Left(NamedTuple):
-    """An orphaned znode, as it was read."""
+    """An orphaned znode and its data."""
 
     name: str
     node: Node

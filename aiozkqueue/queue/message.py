@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Content(NamedTuple):
-    """An item as it was read."""
+    """A message, as read from its item and its record of attempts."""
 
     queue: str
     id: str

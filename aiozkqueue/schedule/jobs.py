@@ -83,7 +83,7 @@ OCCURRENCE = "occurrence"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A recurring job, as it was read."""
+    """A recurring job, as read from its znode."""
 
     name: str
     cron: str

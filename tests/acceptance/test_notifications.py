@@ -598,15 +598,22 @@ async def test_the_retries_of_an_entry_with_a_past_date_count_from_that_date(
     assert dead.attempts == 3
 
 
-async def test_a_message_of_a_group_in_hand_is_not_removed_by_a_session_that_has_not_read_the_configuration(
+async def created_again(
     session: zq.QueueSession, other: zq.QueueSession
-) -> None:
-    """Without it, the session does not look for the lock of the group."""
+) -> tuple[NotificationQueue[bytes], NotificationQueue[bytes]]:
+    """Return one notification queue twice: of a session that has not read its configuration, and of the other."""
     everyone = Notifications(other)
     old = await everyone.create("shop", "mails", bytes)
     Between(session, 1, old.queue.admin.delete)
     mails = await Notifications(session).get("shop", "mails", bytes)  # the queue is deleted before it is read
-    new = await everyone.create("shop", "mails", bytes, policy=zq.AtLeastOnce())
+    return mails, await everyone.create("shop", "mails", bytes, policy=zq.AtLeastOnce())
+
+
+async def test_a_message_of_a_group_in_hand_is_not_removed_by_a_session_that_has_not_read_the_configuration(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    """Without it, the session does not look for the lock of the group."""
+    mails, new = await created_again(session, other)
     held = await new.queue.put(b"held", group="g")
     async with other.transaction() as tx:
         assert await tx.take(new.queue, timeout=30) is not None
@@ -616,11 +623,7 @@ async def test_a_message_of_a_group_in_hand_is_not_removed_by_a_session_that_has
 async def test_a_message_of_a_group_in_hand_is_shown_as_such_by_a_session_that_has_not_read_the_configuration(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    everyone = Notifications(other)
-    old = await everyone.create("shop", "mails", bytes)
-    Between(session, 1, old.queue.admin.delete)
-    mails = await Notifications(session).get("shop", "mails", bytes)  # the queue is deleted before it is read
-    new = await everyone.create("shop", "mails", bytes, policy=zq.AtLeastOnce())
+    mails, new = await created_again(session, other)
     await new.queue.put(b"held", group="g")
     await new.queue.put(b"behind", group="g")
     async with other.transaction() as tx:

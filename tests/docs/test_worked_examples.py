@@ -40,7 +40,7 @@ class Recorder:
         self._multis: list[list[Operation]] = []
         self._names: dict[str, str] = {}
         self._unused = list(further_names)
-        zookeeper: Any = core_of(session).zookeeper
+        zookeeper: Any = core_of(session).zookeeper  # Any: its methods are replaced
         self._multi = zookeeper.multi
         zookeeper.multi = self._send
 

@@ -34,7 +34,7 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
             ledger = Ledger(core_of(stream).handle("jobs"), "A")
             await ledger.open()
             await jobs.cancel(id="AAAAAAAAAAAA")  # reads the configuration
-            zookeeper: Any = core_of(operator).zookeeper
+            zookeeper: Any = core_of(operator).zookeeper  # Any: its methods are replaced
             read_versioned = zookeeper.read_versioned
             batches: list[int] = []
 

@@ -59,10 +59,10 @@ def test_no_message_is_removed_that_was_put_after_a_queue_has_stopped_collapsing
             jobs, operated = session.queue("jobs"), other.queue("jobs")
             await jobs.configure(zq.QueueConfig(collapse=True))
             await jobs.put(b"before", key="k")
-            zookeeper: Any = core_of(session).zookeeper
+            zookeeper: Any = core_of(session).zookeeper  # Any: its methods are replaced
             list_children, listings = zookeeper.children_into, 0
 
-            async def listed(path: str, *args: Any, **options: Any) -> Any:
+            async def listed(path: str, *args: Any, **options: Any) -> Any:  # Any: passed through
                 nonlocal listings
                 listings += path.endswith("/items")
                 if not path.endswith("/items") or listings != 2:  # the second one finds the duplicates

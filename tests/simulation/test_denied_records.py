@@ -54,7 +54,7 @@ class Denied:
     ) -> None:
         self._where = where
         self._code = code
-        zookeeper: Any = core_of(session).zookeeper
+        zookeeper: Any = core_of(session).zookeeper  # Any: its methods are replaced
         self._multi = zookeeper.multi
         self.refused = 0
         zookeeper.multi = self._checked

@@ -116,7 +116,7 @@ def test_a_scheduler_waits_for_the_next_occurrence_after_it_has_skipped_missed_o
     async def program(session: zq.QueueSession) -> None:
         await Jobs(session).add("report", "0 3 * * *", session.queue("reports"), b"x", missed="skip")
         await asyncio.sleep(30 * 3600)
-        zookeeper: Any = core_of(session).zookeeper
+        zookeeper: Any = core_of(session).zookeeper  # Any: its methods are replaced
         exists, checks = zookeeper.exists, list[str]()
 
         async def counted(path: str, **options: Any) -> Any:

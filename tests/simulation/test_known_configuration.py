@@ -387,10 +387,10 @@ def test_a_message_that_is_reassigned_while_it_is_cancelled_is_found() -> None:
             await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
             message_id = await jobs.put(b"m")
             await asyncio.sleep(3)
-            zookeeper: Any = core_of(operator).zookeeper
+            zookeeper: Any = core_of(operator).zookeeper  # Any: its methods are replaced
             list_children, reaped = zookeeper.children_into, list[int]()
 
-            async def listed(path: str, *args: Any, **keywords: Any) -> Any:
+            async def listed(path: str, *args: Any, **keywords: Any) -> Any:  # Any: passed through
                 names = await list_children(path, *args, **keywords)
                 if path.endswith("/items") and not reaped:
                     reaped.append(await other.queue("jobs").admin.reap())

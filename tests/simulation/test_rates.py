@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from aiozkqueue.rates.timeline import Block
 
 
+def timeline_of(session: zq.QueueSession) -> Timeline:
+    """Return the timeline of a rate with the name of a queue, as one session uses it."""
+    core = session._core
+    return Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random)
+
+
 def most_in_a_second(moments: list[float]) -> int:
     """Return the largest number of these times within one second."""
     moments = sorted(moments)
@@ -355,12 +361,11 @@ def test_no_leased_slot_begins_before_its_time_at_the_server() -> None:
         async with simulated() as cluster:
             cluster.ensemble.delays.network = lambda: 0.3
             async with cluster.connect() as session:
-                core = session._core
-                await core.zookeeper.ensure("/zms/.rates/bank")
-                timeline = Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random)
+                zookeeper, timeline = session._core.zookeeper, timeline_of(session)
+                await zookeeper.ensure("/zms/.rates/bank")
                 for _ in range(5):
                     block = await timeline.lease(20)
-                    node = await core.zookeeper.read("/zms/.rates/bank")
+                    node = await zookeeper.read("/zms/.rates/bank")
                     begins = RateRecord.decode(node.data).begin(node.stat.mtime) / 1_000_000
                     left = begins - cluster.ensemble.now() / 1000
                     assert block.first >= loop.time() + left - 0.002
@@ -375,10 +380,7 @@ def test_unused_slots_are_not_given_back_to_a_timeline_that_was_deleted_and_begu
         async with simulated() as cluster, cluster.connect() as one, cluster.connect() as other:
             bank = one.queue("bank")
             await bank.configure(zq.QueueConfig())
-            cores = one._core, other._core
-            first, second = (
-                Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random) for core in cores
-            )
+            first, second = timeline_of(one), timeline_of(other)
             await first.lease(5)
             await asyncio.sleep(10)
             await bank.admin.delete()  # deletes the rate of this name too
@@ -396,10 +398,7 @@ def test_a_lease_during_which_the_timeline_is_deleted_and_begun_again_takes_no_s
         async with simulated() as cluster, cluster.connect() as one, cluster.connect() as other:
             bank = other.queue("bank")
             await bank.configure(zq.QueueConfig())
-            cores = one._core, other._core
-            first, second = (
-                Timeline(core.zookeeper, core.clock, "/zms/.rates/bank", 10, core.random) for core in cores
-            )
+            first, second = timeline_of(one), timeline_of(other)
             await first.lease(5)
             await asyncio.sleep(10)
             blocks: list[Block] = []

@@ -20,7 +20,7 @@ MESSAGES = 60
 
 def count_requests(session: zq.QueueSession) -> list[str]:
     """Return a list to which the name of each further request of a session is appended."""
-    zookeeper: Any = core_of(session).zookeeper
+    zookeeper: Any = core_of(session).zookeeper  # Any: its methods are replaced
     requests: list[str] = []
 
     def counted(name: str, request: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def test_a_session_that_watches_a_thousand_shards_sends_a_page_of_requests_at_a_
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         producer, consumer = sessions
-        zookeeper: Any = core_of(consumer).zookeeper
+        zookeeper: Any = core_of(consumer).zookeeper  # Any: its methods are replaced
         pending, watch = set[str](), zookeeper.watch
 
         async def counted(path: str, *args: Any, **options: Any) -> Any:

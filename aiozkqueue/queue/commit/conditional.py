@@ -66,7 +66,7 @@ class ConditionalPart(Part):
         self.generation = change.generation
         self._change = change
         self.left: bool = False
-        """Whether the change was not made, because the data is not as it was read."""
+        """Whether the change was not made, because the data has changed since it was read."""
         self.error: BaseException | None = None
         """Why the change was not made; None: it was made."""
         self.obstacle: str | None = None

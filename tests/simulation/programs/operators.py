@@ -46,7 +46,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def _purge(run: Recorder, queue: zq.Queue[bytes]) -> None:
     purged = Purged(queue.name)
     run.history.purged.append(purged)
-    zookeeper: Any = core_of(queue).zookeeper
+    zookeeper: Any = core_of(queue).zookeeper  # Any: its methods are replaced
     connection = zookeeper.session.connection
     removed = await queue.purge()
     if (
