@@ -72,8 +72,7 @@ class Releases:
             log.warning(text, self._state.name, claim.id, AGAIN, error, extra=about(claim))
             self._state.release_later(claim, AGAIN)
             return AGAIN
-        text = "queue %s: message %s is skipped, because its attempt cannot be recorded: %s; "
-        text += "grant write access, or remove the message"
+        text = "queue %s: message %s is skipped, because its attempt cannot be recorded: %s; or remove the message"
         log.warning(text, self._state.name, claim.id, error, extra=about(claim))
         if isinstance(claim, BundledClaim):
             self._held_bundles.suspend(claim)

@@ -289,7 +289,7 @@ async def test_a_message_whose_attempt_cannot_be_counted_is_skipped(
     async with session.listener(jobs, handler):
         await eventually(handled)
     assert bodies == [b"sound"]
-    assert len(logged(caplog, "may not write the record")) == 1
+    assert len(logged(caplog, "its attempt cannot be recorded")) == 1
     await nobody_holds_a_lock(server_view, queue_root)
 
 
