@@ -39,9 +39,7 @@ Drive: TypeAlias = "Callable[[httpx.AsyncClient, str], Awaitable[int]]"
 async def served(server: Server) -> AsyncIterator[tuple[httpx.AsyncClient, psutil.Process]]:
     """Yield a server process and its client; remove all znodes afterwards."""
     command = ["serve", "--hosts", server.hosts, "--root", ROOT, "--port", "0", "--anonymous", "queue|*|*"]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aiozkqueue.cli", *command, stdout=subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "aiozkqueue", *command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None  # noqa: S101 - it is piped
         url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()

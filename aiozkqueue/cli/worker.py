@@ -220,7 +220,7 @@ async def _run(
 
 def _own_command(*without: str) -> list[str]:
     """Return the command of this process, without these switches."""
-    return [sys.executable, "-m", "aiozkqueue.cli", *(argument for argument in sys.argv[1:] if argument not in without)]
+    return [sys.executable, "-m", "aiozkqueue", *(argument for argument in sys.argv[1:] if argument not in without)]
 
 
 def _command_of(number: int, health_port: int | None) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-NEW_PROCESS = [sys.executable, "-m", "aiozkqueue.cli"]
+NEW_PROCESS = [sys.executable, "-m", "aiozkqueue"]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ TEXT = ["We the People", "", "of the United States"]
 
 def test_each_line_is_processed_once_although_a_worker_is_killed_in_a_transaction(cli: Cli) -> None:
     environment = {name: value for name, value in cli.environment.items() if not name.startswith("AIOZKQUEUE")}
-    command = [sys.executable, "-m", "aiozkqueue.cli", "demo"]
+    command = [sys.executable, "-m", "aiozkqueue", "demo"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every line was processed exactly once." in done.stdout

@@ -45,7 +45,7 @@ def answered(cli: Cli, answer: str, *arguments: str) -> subprocess.CompletedProc
     try:
         os.write(ours, f"{answer}\n".encode())
         return subprocess.run(
-            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            [sys.executable, "-m", "aiozkqueue", *arguments],
             env=cli.environment,
             stdin=theirs,
             capture_output=True,

@@ -22,7 +22,7 @@ def on_a_terminal(cli: Cli, *arguments: str) -> str:
     """Return the output of a command on a terminal of 100 columns."""
     main, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+        [sys.executable, "-m", "aiozkqueue", *arguments],
         env=os.environ | cli.environment | {"COLUMNS": "100", "TERM": "xterm"},
         stdin=terminal,
         stdout=terminal,

@@ -102,7 +102,7 @@ async def exported(
 @asynccontextmanager
 async def working(folder: Path, hosts: str, root: str) -> AsyncIterator[str]:
     """Run a worker with the listeners of this folder; yield the address of its health endpoint."""
-    command = ["-m", "aiozkqueue.cli", "worker", "shop:listeners", "--health-port", "0"]
+    command = ["-m", "aiozkqueue", "worker", "shop:listeners", "--health-port", "0"]
     environment = os.environ | {"AIOZKQUEUE_HOSTS": hosts, "AIOZKQUEUE_ROOT": root}
     worker = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE

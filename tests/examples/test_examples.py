@@ -65,7 +65,7 @@ def _running(command: list[str], environment: dict[str, str]) -> Iterator[subpro
 def command(environment: dict[str, str]) -> Callable[..., str]:
     def run(*arguments: str, text: str = "") -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            [sys.executable, "-m", "aiozkqueue", *arguments],
             env=environment,
             input=text,
             capture_output=True,

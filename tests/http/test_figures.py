@@ -30,7 +30,7 @@ async def command(hosts: str, root: str, *arguments: str) -> dict[str, object]:
     """Run the command with ``--json`` and return the last object that it prints."""
     environment = os.environ | {"AIOZKQUEUE_HOSTS": hosts, "AIOZKQUEUE_ROOT": root}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aiozkqueue.cli", *arguments, "--json", env=environment, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "aiozkqueue", *arguments, "--json", env=environment, stdout=asyncio.subprocess.PIPE
     )
     printed, _ = await process.communicate()
     record: dict[str, object] = json.loads(printed.splitlines()[-1])

@@ -117,7 +117,7 @@ async def test_a_second_signal_aborts_requests_and_still_ends_the_application(
 
 async def test_a_server_that_is_stopped_while_it_connects_exits_cleanly(queue_root: str) -> None:
     port, _ = free_ports()
-    command = [sys.executable, "-m", "aiozkqueue.cli", "serve", "--port", str(port), "--root", queue_root]
+    command = [sys.executable, "-m", "aiozkqueue", "serve", "--port", str(port), "--root", queue_root]
     unreachable = ("--hosts", "127.0.0.1:1", "--connect-timeout", "300")
     server = await asyncio.create_subprocess_exec(*command, *unreachable, stderr=asyncio.subprocess.DEVNULL)
     try:

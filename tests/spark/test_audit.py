@@ -219,7 +219,7 @@ def test_the_command_without_spark_reports_the_same_figures(
         for number in range(2000)
     ]
     store(servers, {"orders": records})
-    command = [sys.executable, "-m", "aiozkqueue.cli", "report", "orders", "--json"]
+    command = [sys.executable, "-m", "aiozkqueue", "report", "orders", "--json"]
     environment = os.environ | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]}
     found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
 

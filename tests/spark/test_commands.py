@@ -157,7 +157,7 @@ def test_the_command_starts_its_own_spark_without_log_output(servers: dict[str, 
     lines = tmp_path / "orders.jsonl"
     lines.write_text('{"id": 1}\n')
     done = subprocess.run(
-        [sys.executable, "-m", "aiozkqueue.cli", "load", str(lines), "--queue", "orders"],
+        [sys.executable, "-m", "aiozkqueue", "load", str(lines), "--queue", "orders"],
         env=os.environ | CONF | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]},
         capture_output=True,
         text=True,

@@ -59,7 +59,7 @@ async def started(
         for name in names:
             hold = [] if workers else ["--hold-at", str(hold_at)]
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "aiozkqueue.cli", "demo-worker", *hold, name, lines, results),
+                *(sys.executable, "-m", "aiozkqueue", "demo-worker", *hold, name, lines, results),
                 stdin=PIPE,
                 stdout=PIPE,
                 env=connection.environment(),

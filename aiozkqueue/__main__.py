@@ -1,4 +1,4 @@
-"""`python -m aiozkqueue.cli`: the same as `aiozkqueue`."""
+"""`python -m aiozkqueue`: the same as `aiozkqueue`."""
 
 from __future__ import annotations
 
