@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,13 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
     return [message["payload"] for message in messages]
 
 
+def reason_of_python(text: str) -> str:
+    """Return the reason for which this version of Python refuses a text as JSON."""
+    with pytest.raises(json.JSONDecodeError) as refused:
+        json.loads(text)
+    return str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -38,7 +46,7 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
         ('{"a\\udfff": 1}', "a string contains half of a surrogate pair"),
         ("NaN", "NaN is not JSON"),
         ("-Infinity", "-Infinity is not JSON"),
-        ("[1,]", "Expecting value: line 1 column 4 (char 3)"),
+        ("[1,]", reason_of_python("[1,]")),
     ],
 )
 @pytest.mark.parametrize("path", ["send", "sendbatch"])
