@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.candidates.collectors import Earliest, Foremost, ShareCollector
-    from aiozkqueue.queue.state.queue_state import Opening, SessionLinks
+    from aiozkqueue.queue.state.queue_state import SessionLinks
     from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper, ZooKeeperError
 
@@ -190,11 +190,12 @@ class ForeignQueueState(QueueState):
                 raise InvalidOptionError(msg)
         await super().configure(config, prepare)
 
-    async def _try_open(self, opening: Opening) -> None:
+    async def _try_open(self, *, creates: bool) -> None:
+        del creates
         await self._ensure(self._layout.items)
         if self._layout.locks is not None:
             await self._ensure(self._layout.locks)
-        await super()._try_open(opening._replace(creates=True))  # as the other program does
+        await super()._try_open(creates=True)  # as the other program does
         if not self._visibility_checked:
             self._visibility_checked = True
             await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
@@ -232,7 +233,7 @@ class ForeignQueueState(QueueState):
                 raise
 
     def _now(self) -> int:
-        return self._links.clock.now()
+        return self._clock.now()
 
 
 class ForeignBacklog(Backlog):

@@ -31,7 +31,7 @@ from aiozkqueue.layout.compaction import compaction_key
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.state.queue_state import configuration_of
+from aiozkqueue.queue.state.stored_queue import configuration_of
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import NoNodeError

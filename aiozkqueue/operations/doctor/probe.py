@@ -20,7 +20,7 @@ from aiozkqueue.operations.budget import BUDGET, Budget
 from aiozkqueue.operations.orphans import old_clients
 from aiozkqueue.operations.queue_names import queue_names
 from aiozkqueue.operations.similar import similar_queue
-from aiozkqueue.queue.state.queue_state import configuration_of
+from aiozkqueue.queue.state.stored_queue import configuration_of
 from aiozkqueue.zookeeper import (
     Create,
     Delete,

@@ -1,9 +1,8 @@
 """Claims messages for all waiting takers of one session and queue.
 
 One task, the dispatch loop, decides what to do next: claim a batch of candidates for the waiting takers, let the
-candidate source find more, or sleeps. A few batches are in flight at a time, in tasks of their own (see
-`claim_batches`). A claim that its taker no longer wants (it was cancelled or timed out) goes to another taker or is
-released.
+candidate source find more, or sleep. A few batches are in flight at a time, each in a separate task (see
+`claim_batches`). If a taker is cancelled or times out, its claim goes to another taker or is released.
 """
 
 from __future__ import annotations
@@ -213,14 +212,9 @@ class ClaimDispatcher:
 
     def close(self) -> None:
         """Fail every waiter because the session is closed."""
-        self._closed = True
         self.releases.close()
-        self._claim_batches.close()
+        self._stop()
         self._delayed_releases.close()
-        self._candidates.unwatch()
-        self._held_bundles.close()
-        self._candidates.forget_aside()
-        self._end_pause()
         self._waiters.close(SessionClosedError(CLOSED))
 
     def retire(self) -> bool:
@@ -232,15 +226,19 @@ class ClaimDispatcher:
         needed = self.users or not self._waiters.empty or self.claims_in_progress or held
         if needed or not self._lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
-        self._closed = True
+        self._stop()
         self.state.claim_listeners = tuple(own for own in self.state.claim_listeners if own is not self)
+        self._candidates.wakeup.set()
+        return True
+
+    def _stop(self) -> None:
+        """Make no more claims, and end all watches and timers of the candidates."""
+        self._closed = True
         self._claim_batches.close()
         self._candidates.unwatch()
         self._candidates.forget_aside()
         self._held_bundles.close()
         self._end_pause()
-        self._candidates.wakeup.set()
-        return True
 
     # -- events
 

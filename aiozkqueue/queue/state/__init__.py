@@ -1,6 +1,7 @@
 """A session's knowledge of a queue, and of the messages that it holds.
 
-``queue_state``        opens the queue, repairs it, and keeps its `QueueSnapshot`
+``queue_state``        the queue as a session knows it: its names, and the repairs that its writes need
+``stored_queue``       its basis: opens and creates the queue, changes its configuration, keeps its `QueueSnapshot`
 ``snapshot``           the configuration as last read, with the hooks of the queue's features
 ``config_rules``       which settings exclude each other; ``znodes`` creates and removes the queue's znodes
 ``lanes`` ``missing_lanes`` ``lane_requests`` ``generations``   the lanes of new items: chosen, created, and replaced

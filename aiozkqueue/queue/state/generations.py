@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import lane_at, lane_of, priority_of
 
@@ -12,35 +12,16 @@ from .config_rules import check_generation, check_span, is_full
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import QueuePaths, StoredConfig
+    from aiozkqueue.layout import StoredConfig
     from aiozkqueue.zookeeper import ZooKeeper
 
-    from .snapshot import QueueSnapshot
+    from .stored_queue import StoredQueue
 
 #: Lanes read together.
 PAGE: Final = 256
 
 
-class ConfiguredQueue(Protocol):
-    """A queue whose configuration is known and can be replaced: see `QueueState`."""
-
-    name: str
-    paths: QueuePaths
-
-    @property
-    def snapshot(self) -> QueueSnapshot:
-        """The configuration last read."""
-        ...
-
-    async def open(self) -> None:
-        """Read the configuration, unless it is known."""
-
-    async def replace_config(self, before: QueueSnapshot, config: StoredConfig) -> bool:
-        """Replace the configuration that was read; return whether that is known to have worked."""
-        ...
-
-
-async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, path: str) -> None:
+async def open_next_generation(zookeeper: ZooKeeper, state: StoredQueue, path: str) -> None:
     """Open the next generation of the lane of an item's path, unless it is open.
 
     The same write gives up the older generations of the shard that are empty. A queue with the most lanes gives up the
@@ -72,7 +53,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
 
 
 async def _without_empty(
-    zookeeper: ZooKeeper, state: ConfiguredQueue, config: StoredConfig, lanes: Sequence[str]
+    zookeeper: ZooKeeper, state: StoredQueue, config: StoredConfig, lanes: Sequence[str]
 ) -> StoredConfig:
     """Return the configuration without the given old lanes that are empty."""
     empty: set[str] = set()
