@@ -34,7 +34,7 @@ from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.meter import Meter
-from aiozkqueue.queue.commit.unsent import Contribution
+from aiozkqueue.queue.commit.multi import Contribution
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.affinity import node_hash

@@ -37,9 +37,9 @@ from aiozkqueue.queue.commit.create_items import CreateItems, live_of, makes_bun
 from aiozkqueue.queue.commit.dispositions import CONSUME, describe_end, release_disposition
 from aiozkqueue.queue.commit.end_claims import end_claims
 from aiozkqueue.queue.commit.failures import unknown
+from aiozkqueue.queue.commit.multi import new_contribution
 from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, has_unique_keys, leave_out_held, unique_key
-from aiozkqueue.queue.commit.unsent import new_contribution
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, join_parts
 from aiozkqueue.queue.put.prepare import make_ready
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
     from aiozkqueue.queue.commit.capacity import Needs, Reservation
     from aiozkqueue.queue.commit.dispositions import Disposition
+    from aiozkqueue.queue.commit.multi import Contribution
     from aiozkqueue.queue.commit.put import Put
-    from aiozkqueue.queue.commit.unsent import Contribution
     from aiozkqueue.queue.commit.write import Part
     from aiozkqueue.queue.outcome import Outcome
     from aiozkqueue.queue.state.claim import Claim

@@ -10,7 +10,8 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.layout import LANE_END
 from aiozkqueue.queue.commit import bundle_puts, create_items
-from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY
+from aiozkqueue.queue.commit.group_commit import FULL_GROUP
+from aiozkqueue.queue.commit.multi import RESULTS_EVERY
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 

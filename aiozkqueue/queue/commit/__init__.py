@@ -2,10 +2,11 @@
 
 An `AtomicWrite` consists of *parts*: each adds its operations, handles their refusals, and learns the outcome.
 
-``group_commit``       the committer: several writes in one multi; ``unsent`` has the writes that wait for it
+``group_commit``       the committer: sends the writes that are ready in few multis, and settles them
+``multi``              the writes that wait for it, those that share a multi, and the multi's operations
 ``slot``               sends a multi until it is known whether it was applied
 ``write``              `AtomicWrite`, `Part`, and `Composition`: the operations of one multi with their handlers
-``repairs`` ``refusals`` ``failures``   after a refusal: repair and send again, its further victims, and the errors
+``repairs`` ``refusals`` ``failures``   after a refusal: repair and send again, the other operations that its cause concerns, and the errors
 
 The parts:
 

@@ -8,7 +8,6 @@ own, a bounded number of times, so it delays no other write.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import logging
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -33,28 +32,25 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
 )
 
-from .bundle_puts import FEWEST, BundledPuts
 from .failures import CLOSED, CLOSED_UNANSWERED, expired, undecidable
-from .refusals import likely_refused, refused_alike
+from .multi import FEW, PendingMulti, UnsentWrites, separate
 from .repairs import RepairedTogether, Repairs
 from .slot import MultiFate, RefusedError, Slot
-from .unsent import UnsentWrites
-from .write import PUT_WEIGHT, Composition, SharedOps
+from .write import SharedOps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.hooks import RefusalHandler
-    from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
-    from .slot import Sending, Sent
-    from .unsent import Contribution
+    from .multi import Contribution
+    from .slot import Sent
     from .write import AtomicWrite
 
 log: Final = logging.getLogger(__name__)
@@ -65,132 +61,6 @@ SLOTS = 4
 FULL_GROUP = 64
 #: Bytes of a single write that make a full group.
 FULL_WEIGHT = 32 * 1024
-#: Of the batches with more than `FEW` writes, one in this many decodes its results to read the lanes' counters.
-#: Decoding takes about a tenth of a put's cost, and a lane that should have been left has 2^30 numbers to go.
-RESULTS_EVERY = 16
-#: Writes of a small batch. To look at each of them takes less time than to look at the clock.
-FEW = 8
-
-
-class _PendingMulti:
-    """A batch of writes, and the multi for it."""
-
-    __slots__ = (
-        "_ids",
-        "batch",
-        "composition",
-        "failure",
-        "needs_results",
-        "put_run",
-        "queues",
-        "sending",
-        "shared",
-        "starts",
-        "turns",
-        "writes",
-    )
-
-    def __init__(self, batch: list[AtomicWrite], clock: ServerClock, ids: IdSource) -> None:
-        self.batch = batch
-        self.writes: list[AtomicWrite] = []
-        """The writes as they were composed. In the batch, shared writes may be separated later."""
-        self._ids = ids
-        self.shared = 0
-        """The index of the first operation that several writes share."""
-        self.put_run: BundledPuts | None = None
-        """The puts that may be stored together; None: each has its own znode."""
-        self.queues: list[QueueState] = []
-        """The queues that are checked, in the order of their checks, which are the first operations."""
-        self.composition = Composition(clock)
-        self.starts: list[int] = []
-        """The index of the first operation of each write."""
-        self.turns: list[tuple[PutLanes, int]] = []
-        """The lanes of each queue, and their turn before this multi was composed."""
-        self.needs_results = False
-        self.sending: Sending | None = None
-        """Set when it has been sent."""
-        self.failure: ZooKeeperError | None = None
-        """Why it cannot be sent at all."""
-
-    def send(self, slot: Slot, generation: int, large_batches: Iterator[int]) -> Sending:
-        """Compose the multi from the current state, and send it under a slot.
-
-        ``large_batches`` counts the large batches that need results.
-        """
-        self.queues = _queues_of(self.batch)
-        self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.queues]
-        operations = self.composition.operations
-        operations += [state.snapshot.check for state in self.queues]
-        limits = [state.snapshot.bundle for state in self.queues if state.snapshot.bundle > 1]
-        if limits and sum([write.part.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
-            self.composition.put_run = self.put_run = BundledPuts(self._ids)
-        if not all(write.uniform for write in self.batch):
-            _separate(self.batch)
-        self.writes = list(self.batch)
-        composition = self.composition
-        for atomic_write in self.writes:
-            self.starts.append(len(operations))
-            composition.begin(atomic_write)
-            part = atomic_write.part
-            part.compose(composition)
-            self.needs_results = self.needs_results or part.needs_results
-        self.shared = len(operations)
-        self.composition.compose_shared()
-        if self.needs_results and sum([len(write.members) for write in self.writes]) > FEW:
-            self.needs_results = next(large_batches) % RESULTS_EVERY == 0
-        self.sending = sending = slot.begin(operations, generation, needs_results=self.needs_results)
-        return sending
-
-    def refused_by(self, index: int) -> tuple[AtomicWrite, RefusalHandler]:
-        """Return the write with a refused operation, and the handler of the refusal. All writes are separate."""
-        position = bisect.bisect_right(self.starts, index) - 1
-        atomic_write = self.writes[position]
-        start = self.starts[position] if index < self.shared else self.shared
-        handler, first = self.composition.handler_of(index, start) or (atomic_write.part, start)
-        return atomic_write.handler_at(handler, index - first)
-
-    def writes_concerned(
-        self, index: int, error: ZooKeeperError
-    ) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
-        """Return the writes that the cause of a refusal concerns, each with its handler and its first such operation.
-
-        All writes are separate.
-        """
-        operations = self.composition.operations[: self.shared]
-        concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
-        for each in refused_alike(operations, index, error):
-            member, handler = self.refused_by(each)
-            own = [(member, self.handler_with_likely(each, error))]
-            members = handler.handlers() if isinstance(handler, SharedOps) else own
-            for its_member, its_handler in members:
-                concerned.setdefault(its_member, (its_handler, operations[each]))
-        return concerned
-
-    def checks_after(self, index: int) -> list[tuple[QueueState, Operation]]:
-        """Return the queues whose checks follow the one at this index, with these checks."""
-        return list(zip(self.queues[index + 1 :], self.composition.operations[index + 1 :], strict=False))
-
-    def handler_with_likely(self, index: int, error: ZooKeeperError) -> RefusalHandler:
-        """Return the handler of a refusal, which also repairs the operations of the write that are likely refused."""
-        member, (_, handler) = bisect.bisect_right(self.starts, index) - 1, self.refused_by(index)
-        operations = self.composition.operations[: [*self.starts, self.shared][member + 1]]
-        further = [(self.refused_by(each)[1], operations[each]) for each in likely_refused(operations, index, error)]
-        return RepairedTogether(handler, further) if further else handler
-
-    def lanes_missing_from(self, index: int, error: ZooKeeperError) -> list[tuple[QueueState, Operation]]:
-        """Return the queue whose missing lane caused a refusal, if any, and then those that may lack lanes too.
-
-        Each has its first put to such a lane. Its puts will choose the same lanes again.
-        """
-        missing: dict[QueueState, Operation] = {}
-        for operation in self.composition.operations[index:]:
-            for state, (lanes, turn) in zip(self.queues, self.turns, strict=True):
-                if state not in missing and state.lacks_lane(operation, error):
-                    missing[state] = operation
-                    lanes.rewind(turn)
-            if not missing:
-                break
-        return list(missing.items())
 
 
 class GroupCommitter:
@@ -215,7 +85,7 @@ class GroupCommitter:
         self._unsent = UnsentWrites()
         self._numbers = count()
         self._repairs = Repairs(tasks, self.resubmit)
-        self._idle: list[tuple[Slot, asyncio.Future[_PendingMulti | None]]] = []
+        self._idle: list[tuple[Slot, asyncio.Future[PendingMulti | None]]] = []
         self._woken = False
         self._unsettled = 0
         self._large_batches = count()
@@ -304,7 +174,7 @@ class GroupCommitter:
             free[1].set_result(None)
             self._woken = True
 
-    def _free_slot(self) -> tuple[Slot, asyncio.Future[_PendingMulti | None]] | None:
+    def _free_slot(self) -> tuple[Slot, asyncio.Future[PendingMulti | None]] | None:
         """Return the idle slot used last, so that sequential commits do not create further slots."""
         while self._idle:
             free = self._idle.pop()
@@ -327,7 +197,7 @@ class GroupCommitter:
         if not batch:  # all wait for chains
             self._idle.append(free)
             return
-        pending = _PendingMulti(batch, self._clock, self._ids)
+        pending = PendingMulti(batch, self._clock, self._ids)
         assigned.set_result(pending)
         if {member.part.generation for member in batch} <= {generation, None}:
             pending.send(slot, generation, self._large_batches)
@@ -341,18 +211,18 @@ class GroupCommitter:
             try:
                 await self._settle(slot, pending)
             except NoAuthError as error:
-                _separate(batch)
+                separate(batch)
                 for atomic_write in batch:
                     right = f"write below {error.path or slot.path}, where each client has its commit slots"
                     atomic_write.fail(right_denied(atomic_write.part.changed or slot.path, right, error))
             except AuthFailedError as error:
-                _separate(batch)
+                separate(batch)
                 for atomic_write in batch:
                     denied = AccessDeniedError(f"{slot.path}: {error}")
                     denied.__cause__ = error
                     atomic_write.fail(denied)
             except ZooKeeperError as error:
-                _separate(batch)
+                separate(batch)
                 for atomic_write in batch:
                     log.warning(
                         "transaction %s: whether it was applied can no longer be determined: %s: %s",
@@ -369,15 +239,15 @@ class GroupCommitter:
             finally:
                 self._unsent.free(chains)  # this slot sends the writes that are ready again
 
-    async def _next_multi(self, slot: Slot) -> _PendingMulti:
+    async def _next_multi(self, slot: Slot) -> PendingMulti:
         while True:
             if self._unsent.ready:
                 failure = await self._make_ready(slot)
                 if batch := self._next_batch():
-                    pending = _PendingMulti(batch, self._clock, self._ids)
+                    pending = PendingMulti(batch, self._clock, self._ids)
                     pending.failure = failure
                     return pending
-            assigned: asyncio.Future[_PendingMulti | None] = self.loop.create_future()
+            assigned: asyncio.Future[PendingMulti | None] = self.loop.create_future()
             self._idle.append((slot, assigned))
             try:
                 assignment = await assigned
@@ -421,7 +291,7 @@ class GroupCommitter:
 
     def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
         """Fail writes whose fate can no longer be determined."""
-        _separate(batch)
+        separate(batch)
         for atomic_write in batch:
             atomic_write.fail(undecidable(atomic_write.transaction_id, why))
 
@@ -429,7 +299,7 @@ class GroupCommitter:
         """Fail writes that were never sent, and never can be."""
         if isinstance(error, AuthFailedError | NoAuthError):
             raise error
-        _separate(batch)
+        separate(batch)
         failure = SessionClosedError if isinstance(error, ClientClosedError) else NotCommittedError
         for atomic_write in batch:
             atomic_write.fail(failure(f"{error}; nothing was applied"))
@@ -441,7 +311,7 @@ class GroupCommitter:
             self._wake()  # there is work for another slot
         return batch
 
-    async def _settle(self, slot: Slot, pending: _PendingMulti) -> None:
+    async def _settle(self, slot: Slot, pending: PendingMulti) -> None:
         """Settle every write of a batch, or begin its repair."""
         batch = pending.batch
         if pending.failure is not None:
@@ -451,33 +321,35 @@ class GroupCommitter:
                 sending = pending.sending
                 if sending is None:
                     if not self._can_send(slot, batch):  # none of these is in progress: they can be withdrawn again
-                        _separate(batch)
+                        separate(batch)
                         self._requeue(batch)
                         return
                     generation = self._zookeeper.generation
                     if self._leave_out_expired(batch, generation):
-                        pending = _PendingMulti(batch, self._clock, self._ids)
+                        pending = PendingMulti(batch, self._clock, self._ids)
                         continue
                     sending = pending.send(slot, generation, self._large_batches)
                 sent = await slot.finish(sending)
             except RefusedError as refusal:
                 self._refused(batch, pending, refusal)
             except (RequestTooLargeError, ServerError) as error:
-                _separate(batch)
+                separate(batch)
                 self._refused_whole(batch, error)
             else:
                 self._conclude(batch, pending, sent)
-            _separate(batch)
+            separate(batch)
             if batch:  # the writes that neither caused a refusal nor were applied are sent again
-                pending = _PendingMulti(batch, self._clock, self._ids)
+                pending = PendingMulti(batch, self._clock, self._ids)
 
-    def _refused(self, batch: list[AtomicWrite], pending: _PendingMulti, refusal: RefusedError) -> None:
+    def _refused(self, batch: list[AtomicWrite], pending: PendingMulti, refusal: RefusedError) -> None:
         """Have the refusal of an operation repaired for each write that depends on it; the others are sent again."""
         index, error = refusal.index, refusal.error
         operation = pending.composition.operations[index]
-        for each, start, end in zip(pending.writes, pending.starts, [*pending.starts[1:], pending.shared], strict=True):
+        for each, start, end in zip(
+            pending.writes, pending.starts, [*pending.starts[1:], pending.shared_start], strict=True
+        ):
             each.operation_count = end - start
-        _separate(batch)
+        separate(batch)
         if index < len(pending.queues):
             further = pending.checks_after(index) if isinstance(error, BadVersionError) else ()
             self._reopen(batch, pending.queues[index], operation, error, further)
@@ -529,14 +401,14 @@ class GroupCommitter:
         """Settle writes whose session is over; return whether there were any."""
         if all(member.part.generation in (None, generation) for member in batch):
             return False
-        _separate(batch)
+        separate(batch)
         over = [member for member in batch if member.part.generation not in (None, generation)]
         for atomic_write in over:
             batch.remove(atomic_write)
             atomic_write.fail(expired(atomic_write.transaction_id))
         return True
 
-    def _conclude(self, batch: list[AtomicWrite], pending: _PendingMulti, sent: Sent) -> None:
+    def _conclude(self, batch: list[AtomicWrite], pending: PendingMulti, sent: Sent) -> None:
         """Settle all writes of a batch alike. Unapplied ones stay, and are sent again if their session permits."""
         if sent.fate is MultiFate.NOT_APPLIED:
             return
@@ -546,19 +418,19 @@ class GroupCommitter:
         else:
             for chain in pending.composition.chains:
                 chain.unknown()
-            _separate(batch)
+            separate(batch)
             for atomic_write in list(batch):
                 error = undecidable(atomic_write.transaction_id, sent.why)
                 self._repairs.reduce(batch, atomic_write, error)
         batch.clear()
 
-    def _allow_bundles(self, pending: _PendingMulti) -> None:
+    def _allow_bundles(self, pending: PendingMulti) -> None:
         """Have the queues allow bundles whose puts could have been bundled."""
         if pending.put_run is not None:
             for state in pending.put_run.refused:
                 self._tasks.spawn(state.allow_bundles, name="first bundle of a queue")
 
-    def _applied(self, batch: list[AtomicWrite], pending: _PendingMulti, results: list[Result] | None) -> None:
+    def _applied(self, batch: list[AtomicWrite], pending: PendingMulti, results: list[Result] | None) -> None:
         """Settle all writes of a batch as applied."""
         meter, starts = self.meter, pending.starts
         if meter is not None:
@@ -571,7 +443,7 @@ class GroupCommitter:
             return
         if pending.put_run is not None:
             pending.put_run.note_sequences(results)
-        for atomic_write, start, end in zip(batch, starts, [*starts[1:], pending.shared], strict=True):
+        for atomic_write, start, end in zip(batch, starts, [*starts[1:], pending.shared_start], strict=True):
             atomic_write.succeed(results[start:end], meter)
 
     def _refused_whole(self, batch: list[AtomicWrite], error: RequestTooLargeError | ServerError) -> None:
@@ -597,13 +469,3 @@ class GroupCommitter:
             else too_large(f"queue {message.state.name!r}: the message", len(message.data), limit)
         )
         self._repairs.reduce(batch, atomic_write, why)
-
-
-def _separate(batch: list[AtomicWrite]) -> None:
-    """Separate the shared writes of a batch into their members."""
-    batch[:] = [member for atomic_write in batch for member in atomic_write.separate()]
-
-
-def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:
-    """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
-    return list(dict.fromkeys([state for atomic_write in batch for state in atomic_write.part.queues]))

@@ -13,7 +13,8 @@ from kazoo.exceptions import NodeExistsError
 
 import aiozkqueue as zq
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY, SLOTS
+from aiozkqueue.queue.commit.group_commit import FULL_GROUP, SLOTS
+from aiozkqueue.queue.commit.multi import RESULTS_EVERY
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from tests.integration.queue.conftest import eventually

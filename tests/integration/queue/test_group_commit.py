@@ -11,7 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
-from aiozkqueue.queue.commit.unsent import GROUP_BYTES
+from aiozkqueue.queue.commit.multi import GROUP_BYTES
 from aiozkqueue.testing import Direction, Opcode
 from tests.integration.queue.conftest import eventually
 

@@ -18,7 +18,7 @@ from aiozkqueue.queue.claim import bundles as claim_bundles
 from aiozkqueue.queue.claim.claim_batches import ClaimBatches
 from aiozkqueue.queue.commit import bundle_puts
 from aiozkqueue.queue.commit import bundles as commit_bundles
-from aiozkqueue.queue.commit.unsent import UnsentWrites
+from aiozkqueue.queue.commit.multi import UnsentWrites
 from aiozkqueue.queue.redelivery import bundles as redelivery_bundles
 from aiozkqueue.queue.state import bundle_hold
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData

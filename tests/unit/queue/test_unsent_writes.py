@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.queue.commit.multi import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, Contribution, UnsentWrites
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.unsent import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, Contribution, UnsentWrites
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER
@@ -19,7 +19,7 @@ from aiozkqueue.zookeeper.wire import MAX_REQUEST
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozkqueue.queue.commit.unsent import SharedWrite
+    from aiozkqueue.queue.commit.multi import SharedWrite
     from aiozkqueue.queue.commit.write import Chain
     from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.queue_state import QueueState

@@ -1,7 +1,7 @@
-"""The writes that are not in progress, in the order in which they are sent; pure.
+"""How unsent writes become multis: their order, the writes that share a multi, and its operations.
 
 At most one multi about a chain is in progress (see `Chain`). A write whose chain is busy is blocked, and later writes
-about the same chains are blocked behind it, so writes about one chain keep their order. The others pass them.
+about the same chains are blocked behind it, so writes about one chain keep their order. Other writes pass them.
 
 Puts to one queue, and ends of messages of one bundle, are sent as one *shared write*. Its members have no
 separate parts: their operations are composed together, and they succeed together. This saves most of the cost of
@@ -16,29 +16,41 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .bundle_puts import FEWEST, BundledPuts
 from .create_items import CreateItems
 from .dispositions import CONSUME
 from .end_claims import BUNDLED_WEIGHT, ConsumeBundled, end_claims
-from .write import PUT_WEIGHT, AtomicWrite, join_parts
+from .refusals import likely_refused, refused_alike
+from .repairs import RepairedTogether
+from .write import PUT_WEIGHT, AtomicWrite, Composition, SharedOps, join_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.runtime.deadline import Deadline
-    from aiozkqueue.zookeeper import Result
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .end_claims import EndClaims
     from .put import Put
+    from .slot import Sending, Slot
     from .write import Chain, Part
 
 #: Bytes of a batch.
 GROUP_BYTES: Final = 512 * 1024
 #: Writes of a batch.
 GROUP: Final = 250
+#: Of the batches with more than `FEW` writes, one in this many decodes its results to read the lanes' counters.
+#: Decoding takes about a tenth of a put's cost, and a lane that should have been left has 2^30 numbers to go.
+RESULTS_EVERY = 16
+#: Writes of a small batch. To look at each of them takes less time than to look at the clock.
+FEW = 8
 #: Members of a shared write.
 MEMBERS: Final = 64
 #: Bytes of a shared write.
@@ -302,5 +314,136 @@ class UnsentWrites:
             self._blocked = []
 
 
+class PendingMulti:
+    """A batch of writes, and the multi for it."""
+
+    __slots__ = (
+        "_ids",
+        "batch",
+        "composition",
+        "failure",
+        "needs_results",
+        "put_run",
+        "queues",
+        "sending",
+        "shared_start",
+        "starts",
+        "turns",
+        "writes",
+    )
+
+    def __init__(self, batch: list[AtomicWrite], clock: ServerClock, ids: IdSource) -> None:
+        self.batch = batch
+        self.writes: list[AtomicWrite] = []
+        """The writes as they were composed. In the batch, shared writes may be separated later."""
+        self._ids = ids
+        self.shared_start = 0
+        """The index of the first operation that several writes share."""
+        self.put_run: BundledPuts | None = None
+        """The puts that may be stored together; None: each has its own znode."""
+        self.queues: list[QueueState] = []
+        """The queues that are checked, in the order of their checks, which are the first operations."""
+        self.composition = Composition(clock)
+        self.starts: list[int] = []
+        """The index of the first operation of each write."""
+        self.turns: list[tuple[PutLanes, int]] = []
+        """The lanes of each queue, and their turn before this multi was composed."""
+        self.needs_results = False
+        self.sending: Sending | None = None
+        """Set when it has been sent."""
+        self.failure: ZooKeeperError | None = None
+        """Why it cannot be sent at all."""
+
+    def send(self, slot: Slot, generation: int, large_batches: Iterator[int]) -> Sending:
+        """Compose the multi from the current state, and send it under a slot.
+
+        ``large_batches`` counts the large batches that need results.
+        """
+        self.queues = _queues_of(self.batch)
+        self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.queues]
+        operations = self.composition.operations
+        operations += [state.snapshot.check for state in self.queues]
+        limits = [state.snapshot.bundle for state in self.queues if state.snapshot.bundle > 1]
+        if limits and sum([write.part.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
+            self.composition.put_run = self.put_run = BundledPuts(self._ids)
+        if not all(write.uniform for write in self.batch):
+            separate(self.batch)
+        self.writes = list(self.batch)
+        composition = self.composition
+        for atomic_write in self.writes:
+            self.starts.append(len(operations))
+            composition.begin(atomic_write)
+            part = atomic_write.part
+            part.compose(composition)
+            self.needs_results = self.needs_results or part.needs_results
+        self.shared_start = len(operations)
+        self.composition.compose_shared()
+        if self.needs_results and sum([len(write.members) for write in self.writes]) > FEW:
+            self.needs_results = next(large_batches) % RESULTS_EVERY == 0
+        self.sending = sending = slot.begin(operations, generation, needs_results=self.needs_results)
+        return sending
+
+    def refused_by(self, index: int) -> tuple[AtomicWrite, RefusalHandler]:
+        """Return the write with a refused operation, and the handler of the refusal. All writes are separate."""
+        position = bisect.bisect_right(self.starts, index) - 1
+        atomic_write = self.writes[position]
+        start = self.starts[position] if index < self.shared_start else self.shared_start
+        handler, first = self.composition.handler_of(index, start) or (atomic_write.part, start)
+        return atomic_write.handler_at(handler, index - first)
+
+    def writes_concerned(
+        self, index: int, error: ZooKeeperError
+    ) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
+        """Return the writes that the cause of a refusal concerns, each with its handler and its first such operation.
+
+        All writes are separate.
+        """
+        operations = self.composition.operations[: self.shared_start]
+        concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
+        for each in refused_alike(operations, index, error):
+            member, handler = self.refused_by(each)
+            own = [(member, self.handler_with_likely(each, error))]
+            members = handler.handlers() if isinstance(handler, SharedOps) else own
+            for its_member, its_handler in members:
+                concerned.setdefault(its_member, (its_handler, operations[each]))
+        return concerned
+
+    def checks_after(self, index: int) -> list[tuple[QueueState, Operation]]:
+        """Return the queues whose checks follow the one at this index, with these checks."""
+        return list(zip(self.queues[index + 1 :], self.composition.operations[index + 1 :], strict=False))
+
+    def handler_with_likely(self, index: int, error: ZooKeeperError) -> RefusalHandler:
+        """Return the handler of a refusal, which also repairs the operations of the write that are likely refused."""
+        member, (_, handler) = bisect.bisect_right(self.starts, index) - 1, self.refused_by(index)
+        operations = self.composition.operations[: [*self.starts, self.shared_start][member + 1]]
+        further = [(self.refused_by(each)[1], operations[each]) for each in likely_refused(operations, index, error)]
+        return RepairedTogether(handler, further) if further else handler
+
+    def lanes_missing_from(self, index: int, error: ZooKeeperError) -> list[tuple[QueueState, Operation]]:
+        """Return the queue whose missing lane caused a refusal, if any, and then those that may lack lanes too.
+
+        Each has its first put to such a lane. Its puts will choose the same lanes again.
+        """
+        missing: dict[QueueState, Operation] = {}
+        for operation in self.composition.operations[index:]:
+            for state, (lanes, turn) in zip(self.queues, self.turns, strict=True):
+                if state not in missing and state.lacks_lane(operation, error):
+                    missing[state] = operation
+                    lanes.rewind(turn)
+            if not missing:
+                break
+        return list(missing.items())
+
+
+def separate(batch: list[AtomicWrite]) -> None:
+    """Separate the shared writes of a batch into their members."""
+    batch[:] = [member for atomic_write in batch for member in atomic_write.separate()]
+
+
 def _number_of(atomic_write: AtomicWrite) -> int:
     return atomic_write.number
+
+
+def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:
+    """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
+    return list(dict.fromkeys([state for atomic_write in batch for state in atomic_write.part.queues]))
