@@ -6,7 +6,7 @@ An `AtomicWrite` consists of *parts*: each adds its operations, handles their re
 ``multi``              the writes that wait for it, those that share a multi, and the multi's operations
 ``slot``               sends a multi until it is known whether it was applied
 ``write``              `AtomicWrite`, `Part`, and `Composition`: the operations of one multi with their handlers
-``repairs`` ``refusals`` ``failures``   after a refusal: repair and send again, the other operations that its cause concerns, and the errors
+``repairs`` ``refusals`` ``failures``   after a refusal: repair and send again, other operations with its cause, errors
 
 The parts:
 

@@ -414,7 +414,8 @@ class GroupCommitter:
             return
         if sent.fate is MultiFate.APPLIED:
             self._applied(batch, pending, sent.results)
-            self._allow_bundles(pending)
+            for state in () if pending.put_run is None else pending.put_run.refused:
+                self._tasks.spawn(state.allow_bundles, name="first bundle of a queue")
         else:
             for chain in pending.composition.chains:
                 chain.unknown()
@@ -423,12 +424,6 @@ class GroupCommitter:
                 error = undecidable(atomic_write.transaction_id, sent.why)
                 self._repairs.reduce(batch, atomic_write, error)
         batch.clear()
-
-    def _allow_bundles(self, pending: PendingMulti) -> None:
-        """Have the queues allow bundles whose puts could have been bundled."""
-        if pending.put_run is not None:
-            for state in pending.put_run.refused:
-                self._tasks.spawn(state.allow_bundles, name="first bundle of a queue")
 
     def _applied(self, batch: list[AtomicWrite], pending: PendingMulti, results: list[Result] | None) -> None:
         """Settle all writes of a batch as applied."""

@@ -359,7 +359,8 @@ class PendingMulti:
 
         ``large_batches`` counts the large batches that need results.
         """
-        self.queues = _queues_of(self.batch)
+        # One check covers all puts to a queue.
+        self.queues = list(dict.fromkeys([state for write in self.batch for state in write.part.queues]))
         self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.queues]
         operations = self.composition.operations
         operations += [state.snapshot.check for state in self.queues]
@@ -442,8 +443,3 @@ def separate(batch: list[AtomicWrite]) -> None:
 
 def _number_of(atomic_write: AtomicWrite) -> int:
     return atomic_write.number
-
-
-def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:
-    """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
-    return list(dict.fromkeys([state for atomic_write in batch for state in atomic_write.part.queues]))
