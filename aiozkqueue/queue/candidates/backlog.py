@@ -55,7 +55,7 @@ class Backlog:
         self._random = random
         self._share = Partition()
         self._offsets: dict[str, int] = {}  # by lane
-        self._index: GroupIndex | None = None
+        self._groups: GroupIndex | None = None
         self._lane = ""
         self._listed: list[str] = []  # names, newest first, so that the oldest is popped
         self._more: Iterator[str] = iter(())  # names after those, oldest first
@@ -86,14 +86,14 @@ class Backlog:
         self._before.clear()
         self._dropped_at = None
 
-    def reset_groups(self, index: GroupIndex | None) -> None:
+    def reset_groups(self, groups: GroupIndex | None) -> None:
         """Start again with an index of the queue's groups; None: it has no groups."""
         self.clear()
-        self.reindex(index)
+        self.use_groups(groups)
 
-    def reindex(self, index: GroupIndex | None) -> None:
+    def use_groups(self, groups: GroupIndex | None) -> None:
         """Use an index of the queue's groups."""
-        self._index = index
+        self._groups = groups
 
     def forget_listed(self) -> None:
         """Forget the listed names: the lanes have been seen empty."""
@@ -125,8 +125,8 @@ class Backlog:
         """Prepare for the listing of a lane: it will contain all items reported so far."""
         self.begin_check()
         self._examined = 0
-        if self._index is not None:
-            self._index.begin_listing(lane)
+        if self._groups is not None:
+            self._groups.begin_listing(lane)
         self._freed = set()
         self._before, self._peer_items[lane] = self._peer_items.get(lane, {}), {}
 
@@ -139,33 +139,33 @@ class Backlog:
 
     def _own(self, lane: str, names: list[str]) -> list[str]:
         """Return this consumer's own of a lane's names."""
-        if self._index is None:
+        if self._groups is None:
             return self._share.own(names, self._offset(lane))
         return [name for name in names if self._owns(lane, name)]
 
     def ordered_collector(self, passes: Callable[[str], object] | None, *, limited: bool) -> Earliest:
         """Return a collector for the names of a lane that are examined in their order: all, or as many as are kept."""
-        ordered = self._index is not None and self._index.config.ordered
+        ordered = self._groups is not None and self._groups.config.ordered
         key = _order_and_name if ordered else self._order
         return Earliest(BACKLOG_LIMIT + 1 if limited else None, passes, key)
 
     def candidates_among(self, names: list[str]) -> list[str]:
         """Return the candidates among the next names of a listing, in their order: of a group, only the first."""
-        if self._index is None:
+        if self._groups is None:
             return names
         free = max(0, BACKLOG_LIMIT - self._examined)
         self._examined += len(names)
-        return self._index.collect(names[:free])
+        return self._groups.collect(names[:free])
 
     def fill(self, lane: str, shares: ShareCollector, locked: Strings, now: float) -> None:
         """Store the candidates of a listing, and the locked ids."""
         self._drop_seen(lane, locked)
-        if self._index is not None:
-            shares.take(self._index.end_listing(lane, self._locked, whole=self._examined <= BACKLOG_LIMIT))
-            if self._index.blocked:
+        if self._groups is not None:
+            shares.take(self._groups.end_listing(lane, self._locked, whole=self._examined <= BACKLOG_LIMIT))
+            if self._groups.blocked:
                 shares = self.share_collector(lane)
-            if self._index.replaced is not None:
-                self.replaced += self._index.replaced.parts
+            if self._groups.replaced is not None:
+                self.replaced += self._groups.replaced.parts
         if not self._share.alone:
             self._remember_peer_items(lane, dict.fromkeys(shares.peers.kept(), now), now, busy=shares.own.held > 0)
         self._lane, self._listed_at = lane, now
@@ -306,7 +306,7 @@ class Backlog:
         """Record that an item no longer exists."""
         lane, name = ItemRef.parse(place)
         self._peer_items.get(lane, {}).pop(name, None)
-        if self._locked and self._index is None:
+        if self._locked and self._groups is None:
             with suppress(MalformedError):
                 self._locked.discard(self._lock_id(name))
 
@@ -353,7 +353,7 @@ class Backlog:
         Idle consumers take the last items of a share that is not claimed in time. A request is refused as a whole if
         another consumer has one of its items, so small ones lose fewer locks.
         """
-        if self._share.alone or self._index is not None:
+        if self._share.alone or self._groups is not None:
             return None
         if self._listed_at is None:
             return LAST_TOGETHER
@@ -531,24 +531,24 @@ class Backlog:
         return lock not in self._locked and not excluded(lock)
 
     def _lock_id(self, name: str) -> str:
-        return candidate_id(name) if self._index is None else self._index.lock_id(name)
+        return candidate_id(name) if self._groups is None else self._groups.lock_id(name)
 
     def _owns(self, lane: str, name: str) -> bool:
         """Whether an item is in this consumer's share; the items of a group all are, or none is."""
-        if self._index is None:
+        if self._groups is None:
             return self._share.owns(name, self._offset(lane))
-        return self._share.owns(self._index.lock_id(name))
+        return self._share.owns(self._groups.lock_id(name))
 
     def _distance(self, lane: str, name: str) -> int:
         """Return the distance of an item's consumer; the items of a group all have the same one."""
-        if self._index is None:
+        if self._groups is None:
             return self._share.distance(name, self._offset(lane))
-        return self._share.distance(self._index.lock_id(name))
+        return self._share.distance(self._groups.lock_id(name))
 
     def _steal_delay(self, lane: str, name: str) -> float:
-        if self._index is None:
+        if self._groups is None:
             return self._share.steal_delay(name, self._offset(lane))
-        return self._share.steal_delay(self._index.lock_id(name))
+        return self._share.steal_delay(self._groups.lock_id(name))
 
     def _offset(self, lane: str) -> int:
         offset = self._offsets.get(lane)

@@ -133,7 +133,7 @@ class PriorityIndex:
 
     def __init__(self, tiers: tuple[Tier, ...], backlog: Callable[[], Backlog]) -> None:
         self._backlog = backlog
-        self._index: GroupIndex | None = None
+        self._groups: GroupIndex | None = None
         self._levels = [PriorityLevel(tier, backlog()) for tier in tiers]
         self._by_priority = {level.tier.priority: level for level in self._levels}
         self.plain: PriorityLevel | None = self._only()
@@ -155,7 +155,7 @@ class PriorityIndex:
             if level.tier != tier:
                 level.unwatch()
                 level.tier, level.must_list, level.seen_all = tier, True, False
-            level.backlog.reindex(self._index)
+            level.backlog.use_groups(self._groups)
             level.backlog.reshare(self.share)
             levels.append(level)
         for level in self._by_priority.values():
@@ -164,7 +164,7 @@ class PriorityIndex:
         self.plain = self._only()
 
     def of(self, place: str) -> PriorityLevel:
-        """Return the level of an item's place; the plain one if its priority is not known here (yet)."""
+        """Return the level of an item's place; the plain one if its priority is not known yet."""
         if len(self._levels) == 1:
             return self._levels[0]
         return self._by_priority.get(priority_at(place)) or self._by_priority[0]
@@ -186,11 +186,11 @@ class PriorityIndex:
         for level in self._levels:
             level.backlog.reshare(share)
 
-    def reset_groups(self, index: GroupIndex | None) -> None:
+    def reset_groups(self, groups: GroupIndex | None) -> None:
         """Forget all candidates, and use this index of the queue's groups from now on, if it has any."""
-        self._index = index
+        self._groups = groups
         for level in self._levels:
-            level.backlog.reset_groups(index)
+            level.backlog.reset_groups(groups)
             level.must_list = True
 
     def lock(self, lock: str) -> None:

@@ -182,7 +182,7 @@ class CandidateIndex:
             self.origin = Origin.OWN
         places = await self.pop(level, limit)
         if places:
-            self.stealing.ripe = False
+            self.stealing.stale_due = False
         return places
 
     async def pop(self, level: PriorityLevel, limit: int) -> list[str]:

@@ -226,16 +226,16 @@ class CandidateSource:
         if self._selector is not None and self._selector.undecided:
             await self._add_matching(self._selector, generation)
         index, level = self._index, self._levels.plain
-        ripe, index.stealing.ripe = index.stealing.ripe, False
+        stale_due, index.stealing.stale_due = index.stealing.stale_due, False
         if index.origin is Origin.TAKEN_OVER:
             index.origin = Origin.OWN
         if level is None or len(level.tier.shard_lanes) > WIDE:
-            return await self._find_by_urgency(limit, generation, ripe=ripe)
+            return await self._find_by_urgency(limit, generation, stale_due=stale_due)
         if not level.must_list:
             places = await index.pop(level, limit)
             if not places and self._demand.claims_in_progress:
                 return PENDING
-            if not places and ripe:
+            if not places and stale_due:
                 places = await self._take_over(level, limit, generation)
             if places:
                 return SearchResult(places)
@@ -258,13 +258,13 @@ class CandidateSource:
             ids = {name: self._state.candidate_id(name)}
             self._levels.of(place).backlog.add_reported(lane, ids, self._clock.monotonic())
 
-    async def _find_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> SearchResult:
+    async def _find_by_urgency(self, limit: int, generation: int, *, stale_due: bool) -> SearchResult:
         """Find candidates in the most urgent level that has any."""
         above: list[PriorityLevel] = []
         empty: dict[PriorityLevel, bool] = {}  # of the levels checked in this search
         for level in self._levels:
             places = [] if level.must_list else await self._index.pop(level, limit)
-            if not places and ripe and not (level.must_list or self._demand.claims_in_progress):
+            if not places and stale_due and not (level.must_list or self._demand.claims_in_progress):
                 places = await self._take_over(level, limit, generation)
             found = SearchResult(places) if places else await self._find_in_level(level, limit, generation, empty)
             if found.pending:

@@ -72,8 +72,8 @@ class StealTimer:
         self._excluded = excluded
         self._wakeup = wakeup
         self._timer: Timer | None = None
-        self.ripe: bool = False
-        """Whether such items may be due since the last search."""
+        self.stale_due: bool = False
+        """Whether such items may have become due since the last search."""
 
     def schedule(self) -> None:
         """Start the timer, unless it runs."""
@@ -88,7 +88,7 @@ class StealTimer:
 
     def update(self) -> None:
         """Record whether items are due now."""
-        self.ripe = self._any_due()
+        self.stale_due = self._any_due()
 
     def _any_due(self) -> bool:
         return self._levels.may_steal(self._excluded, self._clock.monotonic())

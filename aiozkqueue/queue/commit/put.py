@@ -23,6 +23,7 @@ class Put(NamedTuple):
     state: QueueState
     id: str
     prefix: str
+    """The name of the item without its sequence number, which the server appends."""
     data: bytes
     plan: PutPlan | None = None
     """The additions to the create; None: the put has none."""
