@@ -129,7 +129,7 @@ class OrderedEnum:
         object.__setattr__(self, "values", chosen)
 
     def absolute(self, value: str) -> Filter:
-        """Return the filter of a consumer of this class that takes only messages tagged with exactly this class.
+        """Return the filter of a consumer that takes only messages tagged with exactly ``value``.
 
         Raises:
             InvalidOptionError: there is no such value.
@@ -137,7 +137,7 @@ class OrderedEnum:
         return Filter(self, "eq", value)
 
     def at_least(self, value: str) -> Filter:
-        """Return the filter of a consumer of this class that takes messages tagged with this class or a lower one.
+        """Return the filter of a consumer that takes messages tagged with ``value`` or a lower value.
 
         A message tagged ``standard`` requires a consumer of at least ``standard``, so ``performance`` takes it too.
 

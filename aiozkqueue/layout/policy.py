@@ -220,9 +220,9 @@ def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhaus
 class AtLeastOnce(Policy):
     """Redeliver the message until it is committed, however often it fails.
 
-    An attempt is counted when it ends in a rollback, a failure or a lease. It is not counted if it is cut short because
-    the process dies or the session is lost. So a message that kills each of its consumers is redelivered with attempt
-    1, immediately and without limit. `ConsumeTimes` counts such attempts too.
+    An attempt is counted when it ends in a rollback or a failure, and a lease when it begins. An attempt that is cut
+    short because the process dies or the session is lost is not counted. So a message that kills each of its consumers
+    is redelivered with attempt 1, immediately and without limit. `ConsumeTimes` counts such attempts too.
 
     Args:
         backoff: the delay before a failed message is redelivered.

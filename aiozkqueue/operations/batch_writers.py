@@ -154,7 +154,7 @@ _RECORD: Final = SchemaValidator(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterInfo:
-    """A batch of a writer that is not complete."""
+    """An incomplete batch of a Spark writer: its messages cannot be taken yet."""
 
     writer: str
     """The znode of the writer."""

@@ -125,9 +125,8 @@ class DeadLetters(Generic[T]):
         """Put dead letters back at the end of the queue, with no attempts counted; return how many.
 
         Each keeps its id, headers and time of put; its lifetime starts again, as the queue is configured. A dead letter
-        that another client redrives or removes meanwhile is skipped. A dead letter stays
-        if its unique key is taken, or if it cannot be removed because there are znodes below it. None is lost or
-        duplicated.
+        that another client redrives or removes meanwhile is skipped. A dead letter stays if its unique key is taken, or
+        if it cannot be removed because there are znodes below it. None is lost or duplicated.
 
         Args:
             ids: the ids of the dead letters; None: all.

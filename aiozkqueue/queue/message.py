@@ -89,7 +89,8 @@ class Message(Generic[T_co]):
         """The number of this delivery, from 1; for a peeked message, the number of attempts counted so far.
 
         `ConsumeTimes` and `ConsumeOnce` count every attempt before the delivery. `AtLeastOnce` counts an attempt when
-        it ends in a rollback, a failure or a lease: an attempt that ended with the death of its process is not counted.
+        it ends in a rollback or a failure, and a lease when it begins. An attempt that ended with the death of its
+        process is not counted.
         """
         return self._content.attempt
 

@@ -237,20 +237,21 @@ class SessionAdmin:
 
     @property
     def moves(self) -> Moves:
-        """Moves messages to another queue in the background. Raises: SessionClosedError, WrongLoopError."""
+        """The moves of messages to another queue, in the background. Raises: SessionClosedError, WrongLoopError."""
         return Moves(self._runtime)
 
     @reads
     async def diagnose(self, *queues: str, budget: Seconds = BUDGET) -> Diagnosis:
         """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
 
-        It writes only one ephemeral znode, for a few moments. It lists every queue it examines. After about ``budget``
-        seconds (or a timedelta) it ends with the parts that it has read: `Diagnosis.complete` is False then, and
+        It writes only one ephemeral znode, for a few moments. It lists every queue it examines. ``budget`` is
+        the time for this, in seconds or as a timedelta. When it is used up, `Diagnosis.complete` is False, and
         `Diagnosis.unexamined` and `QueueFacts.complete` state the parts that were not examined.
 
-        Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not
-        even list the queues;
-        ConnectionLostError: the connection was lost while its latency was measured.
+        Raises:
+            AccessDeniedError: this user may not even list the queues.
+            ConnectionLostError: the connection was lost while its latency was measured.
+            InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         runtime, limit = self._runtime, positive_seconds("budget", budget)
         names = [check_queue_name(name) for name in queues]

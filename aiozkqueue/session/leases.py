@@ -133,9 +133,8 @@ class Leases(Generic[T]):
 
         A lease that has ended, or never existed, is created again, except that of a message of a group, because another
         message of the group may be first by now. A message that a transaction or delivery holds is not changed, and a
-        message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
-        available at once. A token names a message, so an old token ends the lease of a later taker too; `release` does
-        not.
+        message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are available at once. A
+        token names a message, so an old token ends the lease of a later taker too; `release` does not.
 
         Raises: as `acknowledge`.
         """

@@ -148,8 +148,9 @@ class Listener(Generic[T_co]):
 
         A stopped listener cannot be restarted: make another one.
 
-        Raises: AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError, WrongLoopError: errors that
-        waiting does not resolve.
+        Raises:
+            AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError, WrongLoopError: waiting does not
+                resolve the error.
             ConnectionLostError: a server refused a read with an error that ZooKeeper does not document.
             RuntimeError: the listener is already running.
         """

@@ -298,9 +298,10 @@ class Queue(Destination[T]):
     async def stats(self, *, budget: Seconds = BUDGET) -> stats.QueueStats:
         """Read the queue's figures.
 
-        Some figures need listings, which take seconds for a million messages. After about ``budget`` seconds (or a
-        timedelta) it returns the figures that it has read, and names the others in `QueueStats.incomplete`.
-        `QueueStats.unreadable` names those that leave out something that this user may not read.
+        Some figures need listings, which take seconds for a million messages. ``budget`` is the time for them, in
+        seconds or as a timedelta. When it is used up, the call returns the figures that it has read, and names the
+        others in `QueueStats.incomplete`. `QueueStats.unreadable` names the figures that leave out something that this
+        user may not read.
 
         Raises: AccessDeniedError, PayloadError, InvalidOptionError, ConnectionLostError, SessionClosedError,
         WrongLoopError.
@@ -309,7 +310,7 @@ class Queue(Destination[T]):
 
     @changes
     async def purge(self) -> int:
-        """Permanently remove every message that is not in flight, also leased ones, and return their number.
+        """Permanently remove every message that is not in flight, including leased ones, and return their number.
 
         Dead letters stay.
 

@@ -435,7 +435,7 @@ class QueueSession:
 
     @reads
     async def queues(self) -> list[str]:
-        """List the names of the existing queues, also of those that this user may not read.
+        """List the names of the existing queues, including those that this user may not read.
 
         Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """

@@ -110,9 +110,10 @@ class Transaction:
     async def take_many(
         self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> list[Message[T]]:
-        """Lock up to ``limit`` messages: all available ones once there is one, or none after ``timeout`` seconds.
+        """Lock up to ``limit`` messages, which the commit removes; return none after ``timeout`` seconds without any.
 
-        If the servers stop answering after it has locked some messages, it returns those by the end of ``timeout``.
+        It waits for the first message only, and then returns all that are available. If the servers stop answering
+        after it has locked some messages, it returns those by the end of ``timeout``.
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """

@@ -115,9 +115,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options
         self._opened: _OpenLedger | None = None
-        self._handed: Offset | None = None  # the last one; two scans of one plan request the same
+        self._handed: Offset | None = None  # the batch divided last; two scans of one plan request the same one
         self._limit = options.max_offsets  # of the next batch
-        self._marked: Offset | None = None  # the last one
+        self._marked: Offset | None = None  # the batch acknowledged last
         self._warned: set[str] = set()  # warnings, each of which is logged once
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

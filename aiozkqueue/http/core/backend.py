@@ -158,7 +158,7 @@ class Backend:
             self._disconnected_since = time.monotonic()
             off = zookeeper.on_state(self._state_changed)
             tasks = [
-                asyncio.create_task(_take_up_moves(session), name="moves of others"),
+                asyncio.create_task(_take_up_moves(session), name="moves of servers that ended"),
                 asyncio.create_task(parts.sampler.run(), name="figures of the queues"),
                 asyncio.create_task(parts.charts.run(), name="samples for the charts"),
             ]

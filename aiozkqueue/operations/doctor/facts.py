@@ -90,7 +90,7 @@ class FolderFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """One queue."""
+    """The facts about one queue, as far as they could be read."""
 
     name: str
     exists: bool = True
