@@ -220,7 +220,7 @@ class Claimer:
         """Return the budget of a batch that was not claimed."""
         self._budgets.of(generation).free(size)
 
-    async def claim(  # noqa: C901, PLR0915 - one loop, for every message
+    async def claim(  # noqa: C901 - one loop, for every message
         self,
         places: Sequence[str],
         ids: Sequence[str],
@@ -238,56 +238,51 @@ class Claimer:
         """
         state, forced_version = self._state, self._state.forced_version
         lock = self._lock_text(self._ids.next()).encode()
-        count = len(places)
         items, locks = self._paths_of(places, ids)
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
-        kept = 0
         try:
-            try:
-                read = await self._lock(items, locks, ids, lock, generation, check, attached)
-            except ReadFailedError as failure:
-                kept = count  # a lock's share of the budget is freed when the lock is gone
-                refs = [LockRef(path, lock, forced_version) for path in locks]
-                self.orphan_locks.remove_unread(refs, generation, failure)
-                raise failure.error from failure
-            batch = ClaimResult([], [], [ids[index] for index in read.lost], [ids[index] for index in read.unreadable])
-            locked_at = read.locked_at
-            gone: list[int] = []
-            for index, node in enumerate(read.items):
-                if read.lost and index in read.lost:
-                    continue
-                kept += 1
-                if read.unreadable and index in read.unreadable:
-                    self.log_unreadable(ids[index], read.unreadable[index])
-                    self.orphan_locks.remove_unreadable(LockRef(locks[index], lock, forced_version), generation)
-                    continue
-                if node is None:
-                    batch.gone.append(ids[index])
-                    gone.append(index)
-                    continue
-                place = places[index]
-                claim = Claim(state, place, ids[index], items[index], locks[index], owner, generation, budget, size)
-                claim.claimed_at = locked_at
-                disposition = self.examine(claim, node, read.metas[index])
-                if claim.fields is not None and disposition is None:
-                    disposition = self.examine_name(claim, locked_at)
-                if disposition is None:
-                    batch.claims.append(claim)
-                else:
-                    self.settle(claim, disposition)
-            if gone:
-                refs = [LockRef(locks[index], lock, forced_version) for index in gone]
-                self.orphan_locks.remove_stale(batch.gone, refs, generation)
-            if batch.claims:
-                sizes = [len(claim.raw) for claim in batch.claims]
-                self.expect(max(sizes))
-            self.counts.batches += 1
-            self.counts.claimed += len(batch.claims)
-            self.counts.gone += len(batch.gone)
-            return batch
-        finally:
-            if kept < count:
-                budget.free(size * (count - kept))
+            read = await self._lock(items, locks, ids, lock, generation, check, attached)
+        except ReadFailedError as failure:  # the locks are ours, and each uses the budget until it is removed
+            refs = [LockRef(path, lock, forced_version) for path in locks]
+            self.orphan_locks.remove_unread(refs, generation, failure)
+            raise failure.error from failure
+        except BaseException:
+            budget.free(size * len(places))
+            raise
+        if read.lost:
+            budget.free(size * len(read.lost))
+        batch = ClaimResult([], [], [ids[index] for index in read.lost], [ids[index] for index in read.unreadable])
+        locked_at = read.locked_at
+        gone: list[LockRef] = []
+        for index, node in enumerate(read.items):
+            if read.lost and index in read.lost:
+                continue
+            if read.unreadable and index in read.unreadable:
+                self.log_unreadable(ids[index], read.unreadable[index])
+                self.orphan_locks.remove_unreadable(LockRef(locks[index], lock, forced_version), generation)
+                continue
+            if node is None:
+                batch.gone.append(ids[index])
+                gone.append(LockRef(locks[index], lock, forced_version))
+                continue
+            place = places[index]
+            claim = Claim(state, place, ids[index], items[index], locks[index], owner, generation, budget, size)
+            claim.claimed_at = locked_at
+            disposition = self.examine(claim, node, read.metas[index])
+            if claim.fields is not None and disposition is None:
+                disposition = self.examine_name(claim, locked_at)
+            if disposition is None:
+                batch.claims.append(claim)
+            else:
+                self.settle(claim, disposition)
+        if gone:
+            self.orphan_locks.remove_stale(batch.gone, gone, generation)
+        if batch.claims:
+            self.expect(max([len(claim.raw) for claim in batch.claims]))
+        self.counts.batches += 1
+        self.counts.claimed += len(batch.claims)
+        self.counts.gone += len(batch.gone)
+        return batch
 
     def _paths_of(self, places: Sequence[str], ids: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the paths of items and of their locks."""
