@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 from aiozkqueue.queue.commit.dispositions import dead_header
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content, DeadLetter
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.tasks import start_task
 
 from .cancellations import foreign_cancellations
@@ -69,7 +68,7 @@ class Alarms(Generic[T]):
                 await self._on_dead(_letter(self._queue, given_up), given_up.cause)
         except Exception:
             text = "queue %s: on_dead failed for message %s"
-            log.exception(text, self._queue.name, given_up.claim.id, extra=about(given_up.claim))
+            log.exception(text, self._queue.name, given_up.claim.id, extra=given_up.claim.log_ids())
         finally:
             self._calling -= 1
             self._idle.set()

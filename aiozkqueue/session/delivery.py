@@ -20,7 +20,6 @@ from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.options import reason_text
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import prepare
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.reply import Reply
 from aiozkqueue.runtime.exception_groups import only_of
 from aiozkqueue.runtime.sizes import too_large
@@ -310,7 +309,7 @@ class WorkSettling:
                 "message %s: the function for used-up retries failed",
                 self._claim.id,
                 exc_info=error,
-                extra=about(self._claim, self.work.id),
+                extra=self._claim.log_ids(self.work.id),
             )
             return
         if self.work.open:
@@ -351,7 +350,7 @@ class WorkSettling:
                 claim.attempt,
                 "after the policy's delay" if delay is None else f"after {round(delay, 3):g} s",
                 "" if cause is error else f"; error: {describe(cause)}",
-                extra=about(claim, self.work.id),
+                extra=claim.log_ids(self.work.id),
             )
         await self.work.rollback(delay, describe(cause), cause=cause, rewrite=rewrite, date=date)
 
@@ -373,7 +372,7 @@ class WorkSettling:
                 self._claim.id,
                 ", ".join(self.extra_headers),
                 error,
-                extra=about(self._claim, self.work.id),
+                extra=self._claim.log_ids(self.work.id),
             )
             return self._rewritten(headers)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
-from aiozkqueue.queue.state.log_context import about
 
 from .cancellations import failure_of
 from .delivery import delivery_of
@@ -100,7 +99,7 @@ class DeliveryListener(Listener[T_co]):
             if delivered is None:
                 delivered = await deliver_claims(runtime, queue, [claim], self._reply_limit)
         except SessionExpiredError as error:
-            log.info("%s", error, extra=about(claim))
+            log.info("%s", error, extra=claim.log_ids())
             return
         if not delivered:
             return

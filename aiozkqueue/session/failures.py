@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ClaimLostError, Reject, Retry
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.exception_groups import leaves_of, only_of
 
 from .unit_of_work import REDELIVERY_ERRORS
@@ -50,7 +49,7 @@ def failure_logged(work: UnitOfWork, error: Exception) -> Iterator[None]:
                 last[0].state.name,
                 last[0].id,
                 exc_info=error,
-                extra=about(last[0], work.id),
+                extra=last[0].log_ids(work.id),
             )
 
 
@@ -81,7 +80,7 @@ def log_unsettled(work: UnitOfWork, error: BaseException) -> None:
 def _context(work: UnitOfWork) -> dict[str, object]:
     """Return ``extra=`` for a log record about the messages of a unit of work."""
     first, *more = work.claims
-    return {"queue": first.state.name, "transaction_id": work.id} if more else about(first, work.id)
+    return {"queue": first.state.name, "transaction_id": work.id} if more else first.log_ids(work.id)
 
 
 def decision_of(error: BaseException) -> Retry | Reject | None:

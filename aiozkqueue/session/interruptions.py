@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.layout.cancelled import cancelled_ids
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import ClientClosedError, NoAuthError, NoNodeError, until_answered
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Interruptions:
             "queue %s: message %s was cancelled before its handler began",
             claim.state.name,
             claim.id,
-            extra=about(claim),
+            extra=claim.log_ids(),
         )
         return True
 
@@ -77,6 +76,6 @@ class Interruptions:
                     "queue %s: message %s was cancelled while its handler ran; the handler is cancelled",
                     claim.state.name,
                     claim.id,
-                    extra=about(claim),
+                    extra=claim.log_ids(),
                 )
                 task.cancel(f"message {claim.id} was cancelled")

@@ -12,7 +12,6 @@ from aiozkqueue.queue.commit.dispositions import RELEASE
 from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
-from aiozkqueue.queue.state.log_context import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,11 +68,11 @@ class Releases:
         """Release a claim whose attempt cannot be recorded, later or for others; return the pause of its taker."""
         if not isinstance(error, AccessDeniedError) and claim.group_lock is None:
             text = "queue %s: message %s is kept for %g s, because its attempt cannot be recorded: %s"
-            log.warning(text, self._state.name, claim.id, AGAIN, error, extra=about(claim))
+            log.warning(text, self._state.name, claim.id, AGAIN, error, extra=claim.log_ids())
             self._state.release_later(claim, AGAIN)
             return AGAIN
         text = "queue %s: message %s is skipped, because its attempt cannot be recorded: %s; or remove the message"
-        log.warning(text, self._state.name, claim.id, error, extra=about(claim))
+        log.warning(text, self._state.name, claim.id, error, extra=claim.log_ids())
         if isinstance(claim, BundledClaim):
             self._held_bundles.suspend(claim)
             return 0.0

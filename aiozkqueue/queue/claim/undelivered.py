@@ -21,7 +21,6 @@ from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, RELEASE, Disposit
 from aiozkqueue.queue.commit.end_claims import EndClaims
 from aiozkqueue.queue.commit.release_claims import ReleaseClaims
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.queue.state.log_context import about
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +54,7 @@ def _on_settled(claim: Claim, release: Callable[[Disposition], None], settled: A
     error = settled.error
     if error is None or isinstance(error, SessionExpiredError | SessionClosedError):
         return
-    context = about(claim, settled.transaction_id)
+    context = claim.log_ids(settled.transaction_id)
     if isinstance(error, TransactionTooLargeError):
         # No client can move an item that leaves no room for a reason in the same multi; none of our puts makes one.
         log.error(

@@ -11,7 +11,6 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
 from aiozkqueue.queue.state.given_up import GivenUp
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.acl_errors import exceeds_quota
 from aiozkqueue.zookeeper import (
     BadVersionError,
@@ -453,5 +452,5 @@ def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> Non
         claim.id,
         error,
         QuotaExceededError.advice if exceeds_quota(error) else remedy,
-        extra=about(claim, transaction_id),
+        extra=claim.log_ids(transaction_id),
     )

@@ -31,7 +31,6 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import LockRecord
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
@@ -127,7 +126,7 @@ class ReleaseClaims(EndClaims):
         elif unreleased and not isinstance(error, _ENDS_WITH_SESSION):
             claim = unreleased[0]
             text = "queue %s: the locks of %s, the first of them %s, stay until the next try of their release: %s"
-            context = about(claim, self._transaction_id)
+            context = claim.log_ids(self._transaction_id)
             log.error(text, claim.state.name, counted(len(unreleased), "message"), claim.id, error, extra=context)
             for claim in unreleased:
                 if isinstance(claim, BundledClaim):
@@ -285,7 +284,7 @@ class ReleaseClaims(EndClaims):
             self._reduced.add(claim)
             claim.record_refused = True
             text = "queue %s: message %s is released without a record of this attempt, which ZooKeeper refused: %s"
-            log.warning(text, claim.state.name, claim.id, error, extra=about(claim, self._transaction_id))
+            log.warning(text, claim.state.name, claim.id, error, extra=claim.log_ids(self._transaction_id))
         elif claim.group_lock is not None:
             self._lose(claim, min(disposition.delay, LONGEST_KEPT))
         elif disposition.delay:
@@ -300,7 +299,7 @@ class ReleaseClaims(EndClaims):
             return  # it was given up with its bundle
         if disposition.kind == "unlock":  # not even its attempt can be recorded
             text = "queue %s: bundle %s is given up, because ZooKeeper refuses to release its messages: %s"
-            log.warning(text, claim.state.name, claim.bundle.id, error, extra=about(claim, self._transaction_id))
+            log.warning(text, claim.state.name, claim.bundle.id, error, extra=claim.log_ids(self._transaction_id))
             self._lose_bundle(claim.bundle)
         elif disposition.kind == "release":
             self._keep_bundled(claim, error)
@@ -313,7 +312,7 @@ class ReleaseClaims(EndClaims):
         claim.error, delay = disposition.error or claim.error, min(disposition.delay, LONGEST_KEPT)
         self._dispositions[claim] = PLAIN._replace(delay=delay)
         text = "queue %s: message %s is kept for %g s without a record: ZooKeeper refuses its single item: %s"
-        log.warning(text, claim.state.name, claim.id, delay, error, extra=about(claim, self._transaction_id))
+        log.warning(text, claim.state.name, claim.id, delay, error, extra=claim.log_ids(self._transaction_id))
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
@@ -330,13 +329,13 @@ class ReleaseClaims(EndClaims):
             LONGEST_SKIP,
             error,
             remedy,
-            extra=about(claim, self._transaction_id),
+            extra=claim.log_ids(self._transaction_id),
         )
 
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
         lock = claim.bundle.lock if isinstance(claim, BundledClaim) else claim.lock
         text = "queue %s: message %s could not be released: %s; its lock %s stays until the next try in %g s"
-        context = about(claim, self._transaction_id)
+        context = claim.log_ids(self._transaction_id)
         log.error(text, claim.state.name, claim.id, error, lock, LONGEST_KEPT, extra=context)
         del self._dispositions[claim]  # its lock still counts among this session's locks
         claim.state.release_later(claim, LONGEST_KEPT)

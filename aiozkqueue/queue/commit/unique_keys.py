@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import DuplicateKeyError
 from aiozkqueue.layout import ItemName, KeyHolder, has_field, item_field, name_at
 from aiozkqueue.queue.state.hooks import AttachedOp
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -173,7 +172,7 @@ class _FreedKey:
                     claim.id,
                     error,
                     operation.path,
-                    extra=about(claim),
+                    extra=claim.log_ids(),
                 )
             claim.fields = replace(claim.fields, unique=False)
             return None

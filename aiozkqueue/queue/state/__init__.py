@@ -8,5 +8,5 @@
 ``claim``              an item that this session has locked, and the session's budget of locks
 ``bundle_hold`` ``bundle_setup``   a bundle that this session has locked, and what a queue needs for bundles
 ``hooks``              the interfaces by which later stages take part in a queue's writes
-``given_up`` ``log_context``   alarms for messages that are given up, and the ids in log records
+``given_up``           alarms for messages that are given up
 """

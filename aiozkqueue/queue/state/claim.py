@@ -184,6 +184,13 @@ class Claim:
         for listener in self.state.claim_listeners:
             listener.claim_settled(self, fate)
 
+    def log_ids(self, transaction_id: str | None = None) -> dict[str, object]:
+        """Return ``extra=`` for a log record about the message and, if given, the work that decides it."""
+        ids: dict[str, object] = {"queue": self.state.name, "message_id": self.id, "attempt": self.attempt}
+        if transaction_id is not None:
+            ids["transaction_id"] = transaction_id
+        return ids
+
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.state.name!r}>"
 

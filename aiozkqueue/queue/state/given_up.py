@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .log_context import about
-
 if TYPE_CHECKING:
     from .claim import Claim
 
@@ -33,7 +31,7 @@ class GivenUp(NamedTuple):
             self.fate,
             self.reason,
             exc_info=self.cause,
-            extra=about(self.claim, transaction_id),
+            extra=self.claim.log_ids(transaction_id),
         )
         for callback in tuple(self.claim.state.given_up_callbacks):
             callback(self)
