@@ -4,8 +4,9 @@ Read it in this order. A taker waits in the `WaitQueue`; the dispatcher's loop s
 
 ``dispatcher``         the loop: search, claim, assign, sleep
 ``waiters``            the takers that wait, in order of arrival; ``prefetch`` requests claims ahead of an ``async for``
-``candidate_index``    the candidates that are known; ``discovery`` searches for more: it lists lanes with
-                       ``lane_reader``, takes items of peers by ``work_stealing``, and watches an idle queue
+``candidate_index``    the candidates that are known; ``watched_index`` adds those that watches report
+``discovery``          searches for more: it lists lanes with ``lane_reader``, takes items of peers by
+                       ``work_stealing``, and watches an idle queue
 ``claim_batches``      batches of claims in flight
 ``claimer``            one batch: create the locks, read the items under them
 ``deliver``            expiry, decoding, and the count of the attempt, before a caller gets a claim

@@ -1,26 +1,26 @@
-"""The candidates that one session knows: the results of listings, and later reports by watches, timers and takers.
+"""The candidates that one session knows: the results of listings, and later reports by timers, takers and watches.
 
-`discovery` fills it. A take gets its candidates here as long as some are listed and nothing else must be done before.
+`discovery` and `watched_index` fill it. A take gets its candidates here as long as some are listed and nothing else
+must be done before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import ItemRef, MalformedError, candidate_id_at, name_at
-from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
+from aiozkqueue.layout import ItemRef, candidate_id_at, name_at
+from aiozkqueue.queue.candidates.batches import BatchVisibility
 from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.candidates.filters import FilterSelector
 from aiozkqueue.queue.candidates.foreign import Doubts
-from aiozkqueue.queue.candidates.groups import GroupIndex, Reported, is_group
+from aiozkqueue.queue.candidates.groups import GroupIndex, is_group
 from aiozkqueue.queue.candidates.partition import LAST_WAIT
 from aiozkqueue.queue.candidates.priorities import PriorityIndex
-from aiozkqueue.queue.candidates.watches import QueueWatch, Timers
+from aiozkqueue.queue.candidates.watches import Timers
 from aiozkqueue.queue.state.snapshot import NO_REVISION
 
 from .registration import Registration
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
+    from aiozkqueue.queue.candidates.watches import QueueWatch
     from aiozkqueue.queue.state.snapshot import Revision
     from aiozkqueue.runtime.clock import Clock, Timer
 
@@ -83,13 +84,13 @@ class _Aside:
 
 
 class CandidateIndex:
-    """The candidates of a queue that one session knows. ``wakeup`` is set when there may be some.
+    """The candidates of a queue that one session knows. ``wakeup`` is set when there may be some."""
 
-    The methods of `WatchListener` receive the reports of watches.
-    """
+    watch: QueueWatch
+    """The watches on the queue; see `WatchedIndex`."""
 
     def __init__(self, services: ClaimServices, condition: Condition | None) -> None:
-        state, zookeeper, clock = services.state, services.zookeeper, services.clock
+        state, clock = services.state, services.clock
         self.state = state
         self.registration: Registration = Registration(services, condition)
         """The session's entry as a consumer."""
@@ -103,12 +104,10 @@ class CandidateIndex:
         # the place does not matter.
         self._reported: dict[str, str | None] = {}
         self._clock = clock
-        self._server_clock = services.server_clock
         self.selector: FilterSelector | None = None if condition is None else FilterSelector(condition, state.tags)
         self.levels: PriorityIndex = PriorityIndex(state.snapshot.tiers, partial(state.new_backlog, services.random))
-        self.watch: QueueWatch = QueueWatch(zookeeper, state.paths, self)
         self.timers: Timers = Timers()
-        self.delayed: DelayedIndex = DelayedIndex(zookeeper, state, clock)
+        self.delayed: DelayedIndex = DelayedIndex(services.zookeeper, state, clock)
         self.groups: GroupIndex | None = None
         self.batch_visibility: BatchVisibility | None = None
         self.doubts: Doubts = Doubts()  # only for another program's items
@@ -250,11 +249,6 @@ class CandidateIndex:
         """Whether there are listed candidates of this consumer's own share."""
         return any(level.backlog.has_more for level in self.levels)
 
-    @property
-    def grouped(self) -> bool:
-        """Whether messages may be locked by groups."""
-        return self.groups is not None
-
     def lock_id(self, place: str) -> str:
         """Return the lock id of the item at a place."""
         name = name_at(place)
@@ -355,29 +349,6 @@ class CandidateIndex:
             backlog = self.levels.of(head).backlog
             self._wake_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
-    def _add_member(self, place: str, groups: GroupIndex) -> bool:
-        """Handle an item reported by a watch if it is in a group, or has no valid name; return whether it is."""
-        try:
-            group = groups.lock_id(name_at(place))
-        except MalformedError:
-            return True
-        if not is_group(group):
-            return False
-        reported = groups.add_reported(place)
-        if reported is Reported.UNTRACKED:
-            self.levels.of(place).must_list = True
-            self.wakeup.set()
-        elif group in self.held:
-            if reported is Reported.KNOWN:
-                self._reported.setdefault(group)
-            self.wakeup.set()  # the holder may want more messages of this group
-        else:
-            if reported is Reported.KNOWN:
-                self.levels.unlock(group)  # the session that removed the lock set this item's data
-            if reported is Reported.KNOWN or groups.head(group) == place:
-                self._try_group(group)
-        return True
-
     def _wake_or_wait(self, *, own: bool) -> None:
         """Wake up for a candidate of this consumer's own share; for another's, only when it may be stolen."""
         if own:
@@ -437,39 +408,6 @@ class CandidateIndex:
             self.relist()
             self.wakeup.set()
 
-    def on_item(self, place: str) -> None:
-        """See `WatchListener`."""
-        lane, name = ItemRef.parse(place)
-        self.on_items(lane, [name])
-
-    def on_items(self, lane: str, names: list[str]) -> None:
-        """See `WatchListener`."""
-        if (batches := self.batch_visibility) is not None:
-            names = [name for name in names if self._is_visible(ItemRef(lane, name).path, batches)]
-        if (groups := self.groups) is not None:
-            names = [name for name in names if not self._add_member(ItemRef(lane, name).path, groups)]
-        free: dict[str, str] = {}
-        for name in names:
-            try:
-                message_id = self.state.candidate_id(name)
-            except MalformedError:
-                continue
-            if message_id in self.held:
-                self._reported[message_id] = ItemRef(lane, name).path
-            else:
-                free[name] = message_id
-        self._add_singles(lane, free)
-
-    def _is_visible(self, place: str, batches: BatchVisibility) -> bool:
-        """Whether an item is in no batch, or in one that is open; a listing finds out whether the batch is open."""
-        stage = stage_of(place)
-        if stage is None or batches.is_open(stage):
-            return True
-        if not batches.is_closed(stage):
-            self.levels.of(place).must_list = True
-            self.wakeup.set()
-        return False
-
     def _add_singles(self, lane: str, ids: dict[str, str]) -> None:
         """Add the items that this consumer may take, by name with their ids.
 
@@ -498,71 +436,6 @@ class CandidateIndex:
             self.wakeup.set()
         if own < len(ids):
             self.stealing.schedule()
-
-    def on_item_deleted(self, place: str) -> None:
-        """See `WatchListener`."""
-        self.levels.of(place).backlog.forget(place)
-        if self.state.dialect is not None:
-            self.doubts.gone(name_at(place))
-        if self.groups is not None:
-            with suppress(MalformedError):
-                self.groups.deleted(place)
-                self._try_group(self.lock_id(place))
-
-    def on_lock(self, lock: str, *, gone: bool) -> None:
-        """See `WatchListener`."""
-        if lock in self.held:
-            if gone:
-                self._reported.setdefault(lock)
-            return
-        if self.state.dialect is not None:
-            self._foreign_lock_changed(lock, gone=gone)
-        if self.groups is None:
-            return
-        if gone and self.groups.blocked:
-            self.on_relist()
-        if not is_group(lock):
-            return
-        if gone:
-            self.levels.unlock(lock)
-            self._try_group(lock)
-        else:
-            self.levels.lock(lock)
-
-    def _foreign_lock_changed(self, item: str, *, gone: bool) -> None:
-        """Record that another session locked or unlocked an item; a read shows whether an unlocked item exists."""
-        if not gone:
-            self.levels.lock(item)
-            return
-        self.levels.unlock(item)
-        if self.doubts.unlocked(item):
-            self.wakeup.set()
-
-    def settle_doubts(self, items: Sequence[str], exist: Iterable[bool]) -> None:
-        """Add the items that still exist after their locks ended.
-
-        Events since the read are newer. A session that has locked an item again will also end that lock.
-        """
-        for item, exists in zip(items, exist, strict=True):
-            if exists and not self.levels.is_locked(item) and self.doubts.without_gone([item]):
-                self.on_item(f"items/{item}")
-
-    def on_delayed(self, place: str, *, gone: bool) -> None:
-        """See `WatchListener`."""
-        if gone:
-            self.delayed.forget(place)
-            self.levels.of(place).backlog.forget(place)
-            return
-        before = self.delayed.next
-        self.delayed.add_reported(place, self._server_clock.now())
-        if self.delayed.next != before:
-            self.wakeup.set()
-
-    def on_missed(self) -> None:
-        """See `WatchListener`. A listing made now skips items that count as held."""
-        for lock in self.held:
-            self._reported.setdefault(lock, "")
-        self.on_relist()
 
     def on_relist(self) -> None:
         """See `WatchListener`."""

@@ -308,7 +308,7 @@ class ClaimBatches:
 
     def _offer(self, number: int, claims: list[Claim], generation: int, last_arrival: int | None) -> None:
         """Give claims to the waiting takers, or only to those that arrived up to ``last_arrival``."""
-        note_given = self._group_locks.note_given if self._candidates.grouped else None
+        note_given = self._group_locks.note_given if self._candidates.groups is not None else None
         if unwanted := self._waiters.assign(number, self._pending, claims, generation, last_arrival, note_given):
             self._releases.release(unwanted)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.zookeeper import WatchEvent
 
-    from .candidate_index import CandidateIndex
     from .services import ClaimServices
+    from .watched_index import WatchedIndex
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
@@ -75,7 +75,7 @@ class Demand(Protocol):
 class CandidateSource:
     """Finds candidates for a dispatcher, and adds them to the index."""
 
-    def __init__(self, services: ClaimServices, index: CandidateIndex, demand: Demand) -> None:
+    def __init__(self, services: ClaimServices, index: WatchedIndex, demand: Demand) -> None:
         zookeeper, clock = services.zookeeper, services.clock
         self._index = index
         self._state = state = index.state

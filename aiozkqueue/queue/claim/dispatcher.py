@@ -32,7 +32,6 @@ from aiozkqueue.zookeeper import (
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from .bundles import HeldBundles
-from .candidate_index import CandidateIndex
 from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
@@ -41,6 +40,7 @@ from .groups import LONGEST, GroupLocks
 from .pause import ABSENT, PAUSED, Pause
 from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
+from .watched_index import WatchedIndex
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
@@ -68,7 +68,7 @@ class ClaimDispatcher:
         self._zookeeper = services.zookeeper
         self._budgets = services.budgets
         self._claimer = claimer = Claimer(services)
-        self._candidates = candidates = CandidateIndex(services, condition)
+        self._candidates = candidates = WatchedIndex(services, condition)
         self._candidate_source = CandidateSource(services, candidates, self)
         self._waiters = waiters = WaitQueue(self.state.name, services.clock, candidates.wakeup)
         self._held_bundles = held_bundles = HeldBundles(

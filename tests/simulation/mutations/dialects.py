@@ -8,6 +8,7 @@ from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.queue.candidates.foreign import Doubts
 from aiozkqueue.queue.claim.candidate_index import CandidateIndex
 from aiozkqueue.queue.claim.foreign import Splitter
+from aiozkqueue.queue.claim.watched_index import WatchedIndex
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.dialects import (
     a_peer_consumes_the_same_curator_queue,
@@ -38,7 +39,7 @@ def item_assumed_present_when_its_lock_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doubts, "unlocked", lambda self, item: self._open.setdefault(item, True))
     patch.setattr(Doubts, "without_gone", lambda self, items: list(items))  # noqa: ARG005 - it excludes none
     patch.setattr(
-        CandidateIndex,
+        WatchedIndex,
         "settle_doubts",
         lambda self, items, found: [self.on_item(f"items/{item}") for item, _ in zip(items, found, strict=True)],
     )
