@@ -18,7 +18,7 @@ from pydantic_core import core_schema as schema
 from aiozkqueue.errors import NotCommittedError, NotFoundError
 from aiozkqueue.layout import ItemRef, fits_path, has_field, is_deleted, item_field, messages_in, name_at
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import batch_lock_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
@@ -390,7 +390,7 @@ async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:
 
 async def _of_stage(handle: QueueHandle[Runtime], folder: str, stage: str) -> Sequence[str]:
     """List the items of a batch; no other names are kept in memory."""
-    listed = await collect_children(handle, folder, lambda: Matching(lambda name: stage_of(name) == stage))
+    listed = await collect_children(handle, folder, lambda: Matching(lambda name: batch_lock_of(name) == stage))
     return listed.names
 
 
@@ -411,5 +411,5 @@ class _Stages:
     def take(self, names: list[str]) -> None:
         """Count the messages of names that belong to a batch."""
         for name in names:
-            if has_field(name, "b") and (stage := stage_of(name)) is not None:
+            if has_field(name, "b") and (stage := batch_lock_of(name)) is not None:
                 self.counts[stage] += messages_in(name)

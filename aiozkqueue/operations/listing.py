@@ -24,7 +24,7 @@ from aiozkqueue.layout import (
     priority_at,
     priority_of,
 )
-from aiozkqueue.queue.candidates.batches import is_closed, is_staged, visible
+from aiozkqueue.queue.candidates.batches import is_batch_lock, is_closed, visible
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching, Parsed, sequence_of
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.runtime.strings import Names
@@ -195,7 +195,7 @@ async def seen(handle: QueueHandle[Runtime], names: Sequence[str]) -> Sequence[s
 
 def _stage(name: str) -> str | None:
     lock = parse_lock(name)
-    return lock if is_staged(lock) else None
+    return lock if is_batch_lock(lock) else None
 
 
 def by_rank(state: QueueState, folders: Sequence[str]) -> list[list[str]]:

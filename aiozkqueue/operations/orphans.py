@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import ClientPaths, LockRecord, parse_bundle_record, parse_due, parse_lock, parse_meta
-from aiozkqueue.queue.candidates.batches import is_staged
+from aiozkqueue.queue.candidates.batches import is_batch_lock
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.redelivery.timed_locks import waiting
 from aiozkqueue.zookeeper import PAGE, NoAuthError, below, read_pages
@@ -82,7 +82,7 @@ async def _bad_locks(
             continue  # it has ended, or another has begun
         record = LockRecord.decode(node.data)
         end = record.end
-        if is_staged(message_id):
+        if is_batch_lock(message_id):
             continue  # of a batch that is not complete, maybe before its first item
         if message_id in orphans and now - node.stat.ctime / 1000 > ORPHAN_AGE:
             found.orphans.append(Left(name, node))

@@ -25,7 +25,7 @@ from aiozkqueue.layout import (
     with_field,
 )
 from aiozkqueue.layout.bundles import ERROR_LIMIT
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import batch_lock_of
 
 IDS = ["AAAAAAAAAAAA000001", "AAAAAAAAAAAA000002"]
 NAME = "bundle-m2-sAAAAAAAAAAAA000001-lAAAAAAAAAAAA000002-iAAAAAAAAAAAA000003-0000000007"
@@ -58,8 +58,8 @@ def test_the_name_of_a_bundle_of_a_pending_batch_is_fixed() -> None:
     staged = f"{bundle_prefix('AAAAAAAAAAAA000003', IDS, f'{stage}-')}0000000007"
     assert staged == NAME.replace("-m2-", f"-m2-{stage}-")
     assert BundleName.parse(staged) == BundleName.parse(NAME)
-    assert (candidate_id(staged), messages_in(staged), stage_of(staged)) == ("AAAAAAAAAAAA000003", 2, stage)
-    assert stage_of(NAME) is None
+    assert (candidate_id(staged), messages_in(staged), batch_lock_of(staged)) == ("AAAAAAAAAAAA000003", 2, stage)
+    assert batch_lock_of(NAME) is None
 
 
 @pytest.mark.parametrize("field", ["k" + "a" * 32, "bshort", "r0123456789012345", "u1", "g" + "a" * 32])

@@ -1,4 +1,4 @@
-"""Batches that become visible as a whole: which items belong to a batch that is not complete yet. Pure.
+"""Pending batches, which become visible as a whole: which items belong to a batch that is not complete yet. Pure.
 
 The items of such a batch have ``-b<batch>`` in their names, and while the batch is *closed* there is a lock
 ``lock-b<batch>``. That lock is created before the first item, and removed permanently when the last item exists; no
@@ -24,15 +24,15 @@ _LENGTH: Final = 32
 _KEPT: Final = 1000
 
 
-def is_staged(lock: str | None) -> bool:
-    """Whether a lock is a batch's; an item's id is shorter, and a group's lock begins differently."""
+def is_batch_lock(lock: str | None) -> bool:
+    """Whether the id of a lock is a batch's; an item's id is shorter, and a group's lock begins differently."""
     return lock is not None and len(lock) == _LENGTH + 1 and lock[0] == "b"
 
 
-def stage_of(name: str) -> str | None:
+def batch_lock_of(name: str) -> str | None:
     """Return the lock of an item's batch, from the item's name; None when it is in no batch."""
     lock = "b" + item_field(name, "b")
-    return lock if is_staged(lock) else None
+    return lock if is_batch_lock(lock) else None
 
 
 def visible(names: Iterable[str], locks: Collection[str | None]) -> list[str]:
@@ -42,7 +42,7 @@ def visible(names: Iterable[str], locks: Collection[str | None]) -> list[str]:
 
 def is_closed(name: str, locks: Collection[str | None]) -> bool:
     """Whether an item is in a closed batch, judged by locks that were listed after the item was visible."""
-    return has_field(name, "b") and (stage := stage_of(name)) is not None and stage in locks
+    return has_field(name, "b") and (batch_lock := batch_lock_of(name)) is not None and batch_lock in locks
 
 
 class Locks(Parsed):
@@ -50,12 +50,12 @@ class Locks(Parsed):
 
     def __init__(self, parse: Callable[[str], str | None]) -> None:
         super().__init__(parse)
-        self.staged: set[str] = set()
+        self.of_batches: set[str] = set()
 
     def take(self, names: list[str]) -> None:
         """Add the locks with these names."""
         super().take(names)
-        self.staged.update(lock for lock in map(self._parse, names) if lock is not None and is_staged(lock))
+        self.of_batches.update(lock for lock in map(self._parse, names) if lock is not None and is_batch_lock(lock))
 
 
 class BatchVisibility:
@@ -65,15 +65,15 @@ class BatchVisibility:
         self._open: set[str] = set()
         self._closed: set[str] = set()
 
-    def begin_listing(self, staged: set[str]) -> None:
+    def begin_listing(self, batch_locks: set[str]) -> None:
         """Learn which batches are closed: those with these locks, which were listed after the items."""
-        self._closed = staged
+        self._closed = batch_locks
 
     def of_listing(self, names: list[str]) -> list[str]:
         """Return the visible ones of a listing's names."""
         visible_names: list[str] = []
         for name in names:
-            lock = stage_of(name) if has_field(name, "b") else None
+            lock = batch_lock_of(name) if has_field(name, "b") else None
             if lock is None:
                 visible_names.append(name)
             elif lock not in self._closed:

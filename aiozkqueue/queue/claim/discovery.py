@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiozkqueue.layout import ItemRef, is_lane, name_at
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import batch_lock_of
 from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.runtime.clock import TRUSTED
@@ -173,22 +173,17 @@ class CandidateSource:
         except NoAuthError:
             return True
 
-    async def _of_open_batches(
-        self, batch_visibility: BatchVisibility, places: list[str], generation: int
-    ) -> list[str]:
+    async def _of_open_batches(self, batches: BatchVisibility, places: list[str], generation: int) -> list[str]:
         """Leave out items of incomplete batches: the writer that completes one wakes consumers, which find them."""
-        unknown = {
-            stage for place in places if (stage := stage_of(place)) is not None and not batch_visibility.is_open(stage)
-        }
+        unknown = {lock for lock in map(batch_lock_of, places) if lock is not None and not batches.is_open(lock)}
         if not unknown:
             return places
-        locks = await self._zookeeper.read_many(
-            [self._state.paths.lock(stage) for stage in unknown], generation=generation
-        )
-        for stage, lock in zip(unknown, locks, strict=True):
-            if lock is None:
-                batch_visibility.found_open(stage)
-        return [place for place in places if (stage := stage_of(place)) is None or batch_visibility.is_open(stage)]
+        paths = [self._state.paths.lock(lock) for lock in unknown]
+        for lock, node in zip(unknown, await self._zookeeper.read_many(paths, generation=generation), strict=True):
+            if node is None:
+                batches.found_open(lock)
+        locks = map(batch_lock_of, places)
+        return [place for place, lock in zip(places, locks, strict=True) if lock is None or batches.is_open(lock)]
 
     async def _accepted(self, places: list[str], generation: int) -> list[str]:
         """Leave out items that this consumer does not take, because of its node or its filter."""

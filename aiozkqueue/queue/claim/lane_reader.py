@@ -109,7 +109,7 @@ class LaneReader:
         if isinstance(listed, ShareCollector):
             return listed, locks.values
         if batch_visibility is not None:
-            batch_visibility.begin_listing(locks.staged)
+            batch_visibility.begin_listing(locks.of_batches)
         return await self._examine(backlog, lane, listed, batch_visibility, generation), locks.values
 
     async def _list(self, lane: str, collector: Callable[[], C], generation: int) -> C:

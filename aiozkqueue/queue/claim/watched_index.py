@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import ItemRef, MalformedError, name_at
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import batch_lock_of
 from aiozkqueue.queue.candidates.groups import Reported, is_group
 from aiozkqueue.queue.candidates.watches import QueueWatch
 
@@ -55,10 +55,10 @@ class WatchedIndex(CandidateIndex):
 
     def _is_visible(self, place: str, batches: BatchVisibility) -> bool:
         """Whether an item is in no batch, or in one that is open; a listing finds out whether the batch is open."""
-        stage = stage_of(place)
-        if stage is None or batches.is_open(stage):
+        batch_lock = batch_lock_of(place)
+        if batch_lock is None or batches.is_open(batch_lock):
             return True
-        if not batches.is_closed(stage):
+        if not batches.is_closed(batch_lock):
             self.levels.of(place).must_list = True
             self.wakeup.set()
         return False

@@ -11,7 +11,7 @@ import aiozkqueue as zq
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.layout import BundleName, with_field
 from aiozkqueue.operations.batch_writers import marks_of, writers
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import batch_lock_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.session.internals import core_of
@@ -43,7 +43,7 @@ async def test_a_batch_is_stored_in_bundles_and_appears_as_a_whole(
         fence = await writer.begin()
         await writer.put(fence, *TEXTS)
         names = await stored.names()
-        assert [stage_of(name) for name in names] == [fence.stage] * 2
+        assert [batch_lock_of(name) for name in names] == [fence.stage] * 2
         assert sum(bundle.size for bundle in await stored.bundles()) == NUMBER
         await session.queue("jobs").put(b"plain")
         await until(lambda: taken == ["plain"])
@@ -91,7 +91,7 @@ async def test_a_batch_is_not_bundled_with_other_puts_of_the_session(
     await asyncio.gather(
         *(session.queue("jobs").put(b"plain %d" % number) for number in range(40)), writer.put(fence, *TEXTS)
     )
-    assert sorted(stage_of(name) or "" for name in await stored.names()) == ["", fence.stage, fence.stage]
+    assert sorted(batch_lock_of(name) or "" for name in await stored.names()) == ["", fence.stage, fence.stage]
     assert await drain(other, other.queue("jobs")) == [b"plain %d" % number for number in range(40)]
     await writer.staging.complete(0)
     assert await drain(other, other.queue("jobs")) == BODIES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.batches.staging import BatchWriter, FencedError, OvertakenError, fenced_puts
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import batch_lock_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
@@ -123,7 +123,9 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     base = f"/zms/{STAGED}"
     final = run.history.final
     locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}
-    hidden = {token for path, node in nodes.items() if stage_of(path) in locks for token in tokens_in(path, node.data)}
+    hidden = {
+        token for path, node in nodes.items() if batch_lock_of(path) in locks for token in tokens_in(path, node.data)
+    }
     final.items[STAGED] = [token for token in final.items[STAGED] if token not in hidden]
     final.leftovers[:] = [path for path in final.leftovers if not path.startswith(f"{base}/locks/lock-b")]
 
