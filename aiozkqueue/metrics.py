@@ -163,7 +163,7 @@ class SessionCollector(Collector):
         _add(family, [], meter.groups)
         yield family
         yield session_gauge(now)
-        yield CounterMetricFamily("aiozkqueue_session_reconnects", "Connections made anew.", meter.reconnects)
+        yield CounterMetricFamily("aiozkqueue_session_reconnects", "Connections made after a loss.", meter.reconnects)
         yield CounterMetricFamily(
             "aiozkqueue_session_expirations", "ZooKeeper sessions that the server declared over.", meter.expirations
         )

@@ -2,12 +2,12 @@
 
 A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns the messages
 that exceed the number of waiting takers and the number of messages that it finished in the last two ticks. So a message
-never waits behind a slow handler of its bundle. A session that has finished nothing lately checks sooner if it has
-neighbours and no more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
+never waits behind a slow handler of its bundle. A session that has finished nothing lately checks sooner if there are
+other consumers and no more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
 
-While more bundles are listed, no neighbour waits for this one: takers that have some of its messages then have
-`DEEP_SPAN` seconds to finish them. And the session claims ahead the number that its takers use up in about the time of
-a claim, so that they need not wait for one.
+While more bundles are listed, no other consumer waits for this one: takers that have some of its messages then have
+`DEEP_SPAN` seconds to finish them. The session also claims ahead the number of messages that its takers use up in about
+the time of a claim, so that they need not wait for one.
 """
 
 from __future__ import annotations
