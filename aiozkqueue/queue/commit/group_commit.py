@@ -41,6 +41,7 @@ from .write import SharedOps
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.hooks import RefusalHandler
@@ -210,28 +211,8 @@ class GroupCommitter:
             chains = {chain for atomic_write in batch for chain in atomic_write.part.chains}
             try:
                 await self._settle(slot, pending)
-            except NoAuthError as error:
-                separate(batch)
-                for atomic_write in batch:
-                    right = f"write below {error.path or slot.path}, where each client has its commit slots"
-                    atomic_write.fail(right_denied(atomic_write.part.changed or slot.path, right, error))
-            except AuthFailedError as error:
-                separate(batch)
-                for atomic_write in batch:
-                    denied = AccessDeniedError(f"{slot.path}: {error}")
-                    denied.__cause__ = error
-                    atomic_write.fail(denied)
             except ZooKeeperError as error:
-                separate(batch)
-                for atomic_write in batch:
-                    log.warning(
-                        "transaction %s: whether it was applied can no longer be determined: %s: %s",
-                        atomic_write.transaction_id,
-                        slot.path,
-                        error,
-                        extra={"transaction_id": atomic_write.transaction_id},
-                    )
-                self._fail_unknown(batch, f"the session was closed or failed ({error})")
+                self._fail_after(error, batch, slot)
             except BaseException as error:
                 closed = isinstance(error, asyncio.CancelledError)
                 self._fail_unknown(batch, CLOSED_UNANSWERED if closed else f"the session has failed ({error!r})")
@@ -288,6 +269,28 @@ class GroupCommitter:
             except ZooKeeperError as error:
                 return error
         return None
+
+    def _fail_after(self, error: ZooKeeperError, batch: list[AtomicWrite], slot: Slot) -> None:
+        """Fail the writes of a batch that is given up: access is refused, or the outcome can no longer be known."""
+        separate(batch)
+        for atomic_write in batch:
+            failure: QueueError
+            if isinstance(error, NoAuthError):
+                right = f"write below {error.path or slot.path}, where each client has its commit slots"
+                failure = right_denied(atomic_write.part.changed or slot.path, right, error)
+            elif isinstance(error, AuthFailedError):
+                failure = AccessDeniedError(f"{slot.path}: {error}")
+                failure.__cause__ = error
+            else:
+                log.warning(
+                    "transaction %s: whether it was applied can no longer be determined: %s: %s",
+                    atomic_write.transaction_id,
+                    slot.path,
+                    error,
+                    extra={"transaction_id": atomic_write.transaction_id},
+                )
+                failure = undecidable(atomic_write.transaction_id, f"the session was closed or failed ({error})")
+            atomic_write.fail(failure)
 
     def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
         """Fail writes whose fate can no longer be determined."""
