@@ -61,22 +61,22 @@ class DeadLetters(Generic[T]):
     """The dead letters of one queue."""
 
     def __init__(self, handle: QueueHandle[Runtime], codec: Codec[T]) -> None:
-        self._checked = handle
+        self._unchecked = handle
         self._codec = codec
 
     def __repr__(self) -> str:
-        return f"<DeadLetters of queue {self._checked.name!r}>"
+        return f"<DeadLetters of queue {self._unchecked.name!r}>"
 
     @property
     def _handle(self) -> QueueHandle[Runtime]:
         """The handle of the queue. Raises: SessionClosedError, WrongLoopError."""
-        self._checked.runtime.check()
-        return self._checked
+        self._unchecked.runtime.check()
+        return self._unchecked
 
     @property
     def _limit(self) -> CallLimit:
         """The limit of one call."""
-        return self._checked.runtime.limit(f"queue {self._checked.name!r}")
+        return self._unchecked.runtime.limit(f"queue {self._unchecked.name!r}")
 
     @reads
     async def size(self) -> int:
@@ -111,7 +111,7 @@ class DeadLetters(Generic[T]):
         return letters
 
     def _letter(self, placed: Placed, node: Node | None) -> DeadLetter[T] | None:
-        return None if node is None else DeadLetter(content(self._checked.state, placed.item, node, 0), self._codec)
+        return None if node is None else DeadLetter(content(self._unchecked.state, placed.item, node, 0), self._codec)
 
     @changes
     async def redrive(
@@ -171,8 +171,8 @@ class DeadLetters(Generic[T]):
 
         Record the others.
         """
-        entries, into = iter(page), QueueHandle(self._checked.runtime, target)
-        async for _, sets in set_pages(self._checked, [(entry.path,) for entry in page]):
+        entries, into = iter(page), QueueHandle(self._unchecked.runtime, target)
+        async for _, sets in set_pages(self._unchecked, [(entry.path,) for entry in page]):
             back: list[Transfer] = []
             for found in sets:
                 entry = next(entries)
@@ -190,7 +190,7 @@ class DeadLetters(Generic[T]):
         put = restored(into, entry.item, node)
         if put.plan is not None:
             await put.plan.prepare()
-        return Transfer(entry.item.id, [put], Change(self._checked.state, [Delete(entry.path, node.stat.version)]))
+        return Transfer(entry.item.id, [put], Change(self._unchecked.state, [Delete(entry.path, node.stat.version)]))
 
     @changes
     async def purge(self, ids: Collection[str] | None = None) -> int:

@@ -49,20 +49,21 @@ class QueueAdmin:
     They show and release the messages that consumers, streams, writers and audits hold.
     """
 
-    __slots__ = ("_checked",)
+    __slots__ = ("_unchecked",)
 
     def __init__(self, handle: QueueHandle[SessionCore]) -> None:
-        self._checked = handle
+        self._unchecked = handle
 
     @property
     def _handle(self) -> QueueHandle[SessionCore]:
-        self._checked.runtime.check()
-        return self._checked
+        """The handle of the queue. Raises: SessionClosedError, WrongLoopError."""
+        self._unchecked.runtime.check()
+        return self._unchecked
 
     @property
     def _limit(self) -> CallLimit:
         """The limit of one call."""
-        return self._checked.runtime.limit(f"queue {self._checked.name!r}")
+        return self._unchecked.runtime.limit(f"queue {self._unchecked.name!r}")
 
     @reads
     async def consumers(self) -> list[ConsumerInfo]:
@@ -220,20 +221,21 @@ class QueueAdmin:
 class SessionAdmin:
     """The tools of operators for the queues below a session's root: `QueueSession.admin`."""
 
-    __slots__ = ("_checked",)
+    __slots__ = ("_unchecked",)
 
     def __init__(self, runtime: SessionCore) -> None:
-        self._checked = runtime
+        self._unchecked = runtime
 
     @property
     def _runtime(self) -> SessionCore:
-        self._checked.check()
-        return self._checked
+        """The core of the session. Raises: SessionClosedError, WrongLoopError."""
+        self._unchecked.check()
+        return self._unchecked
 
     @property
     def _limit(self) -> CallLimit:
         """The limit of one call."""
-        return self._checked.limit(f"root {self._checked.root}")
+        return self._unchecked.limit(f"root {self._unchecked.root}")
 
     @property
     def moves(self) -> Moves:
