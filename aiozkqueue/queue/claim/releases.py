@@ -58,14 +58,17 @@ class Releases:
             claims = [claim for claim in claims if not claim.bundled]
         if not claims or self._closed:
             return None
-        name = self._ids.next()
-        atomic_write = AtomicWrite(name, ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation))
+        release_id, dispositions = self._ids.next(), dict.fromkeys(claims, RELEASE)
+        atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, claims[0].generation))
         self._committer.submit(atomic_write)
         self._watch(atomic_write)
         return atomic_write
 
     def skip(self, claim: Claim, error: QueueError) -> float:
-        """Release a claim whose attempt cannot be recorded, later or for others; return the pause of its taker."""
+        """Keep a claim whose attempt cannot be recorded for `AGAIN` seconds, or leave its message to other sessions.
+
+        Return the seconds for which its taker pauses.
+        """
         if not isinstance(error, AccessDeniedError) and claim.group_lock is None:
             text = "queue %s: message %s is kept for %g s, because its attempt cannot be recorded: %s"
             log.warning(text, self._state.name, claim.id, AGAIN, error, extra=claim.log_ids())

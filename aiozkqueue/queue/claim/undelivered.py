@@ -40,11 +40,11 @@ def settle_undelivered(
 
     def release(disposition: Disposition) -> None:
         with suppress(SessionClosedError):  # then the lock ends with the session
-            name = ids.next()
-            committer.submit(AtomicWrite(name, ReleaseClaims(name, {claim: disposition}, claim.generation)))
+            release_id = ids.next()
+            committer.submit(AtomicWrite(release_id, ReleaseClaims(release_id, {claim: disposition}, claim.generation)))
 
-    name = ids.next()
-    atomic_write = AtomicWrite(name, EndClaims(name, {claim: disposition}, claim.generation))
+    end_id = ids.next()
+    atomic_write = AtomicWrite(end_id, EndClaims(end_id, {claim: disposition}, claim.generation))
     atomic_write.watch(partial(_on_settled, claim, release))
     committer.submit(atomic_write)
     return atomic_write.done
