@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 POLL = 0.2
 """Seconds between two reads of a move's progress."""
+UNATTENDED = 3.0
+"""Seconds without a session that works on a move, after which its end is not awaited any longer."""
 
 
 @connected
@@ -54,6 +56,8 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
         output.note(f"moved {counted(status.moved, 'message')} from {source.name} to {target.name}")
     if status.error:
         output.note(status.error)
+    if status.state == "running":
+        output.note(f"move {reference} has not ended; aiozkqueue moves --resume or aiozkqueue serve continues it")
     return Exit.OK if status.state == "done" else Exit.NOTHING
 
 
@@ -109,11 +113,16 @@ def _is_not_printed(record: logging.LogRecord) -> bool:
 
 
 async def _watched(session: QueueSession, reference: str, total: int) -> MoveStatus:
-    shown = 0
+    """Wait until a move ends, or no session works on it."""
+    shown, attended = 0, anyio.current_time()
     with bars.progress("moving", total or None) as bar:
         while (status := await session.admin.moves.status(reference)).state == "running":
             bar.advance(status.moved - shown)
             shown = status.moved
+            if not status.unattended:
+                attended = anyio.current_time()
+            elif anyio.current_time() - attended > UNATTENDED:
+                break
             await anyio.sleep(POLL)
     return status
 

@@ -36,6 +36,7 @@ from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
     BadVersionError,
+    ClientClosedError,
     Create,
     Delete,
     MultiError,
@@ -71,6 +72,8 @@ MOST_COUNTERS = 1800
 FAILED: Final = "move %s: %s"
 #: How long the record of an ended move is kept.
 KEPT = timedelta(days=7)
+#: How often a change of a record is tried when other sessions change it at the same time.
+MOST_TRIES: Final = 20
 #: The moves whose records an ACL or a quota protects, by session: each is logged once.
 _protected: Final[WeakKeyDictionary[Runtime, set[str]]] = WeakKeyDictionary()
 
@@ -253,24 +256,28 @@ class Moves:
         """Work on a move, in one ZooKeeper session after another, unless another session does."""
         zookeeper, runner = self._runtime.zookeeper, self._paths.runner(reference)
         while True:
-            generation = await zookeeper.wait_connected()
             try:
-                if not await self._begin(runner, generation):
+                generation = await zookeeper.wait_connected()
+                if not await self._begin(reference, generation):
                     return  # another session works on it, or it is gone
-                await self._finish(reference, generation)
+                try:
+                    await self._finish(reference, generation)
+                except (ZooKeeperSessionExpiredError, SessionClosedError):
+                    raise
+                except (QueueError, ZooKeeperError, MalformedError) as error:
+                    log.warning(FAILED, reference, error, extra={"move": reference})
+                    await self._note(reference, error=str(error))
             except ZooKeeperSessionExpiredError:
                 continue
-            except SessionClosedError:
+            except (QueueError, ZooKeeperError):  # closed, or failed
                 return  # another session continues it
-            except (QueueError, ZooKeeperError, MalformedError) as error:
-                log.warning(FAILED, reference, error, extra={"move": reference})
-                await self._note(reference, error=str(error))
             await self._delete(runner, reference, generation)
             return
 
-    async def _begin(self, runner: str, generation: int) -> bool:
+    async def _begin(self, reference: str, generation: int) -> bool:
         """Create the znode of the session that works on a move; return whether it is this session's."""
-        zookeeper, data = self._runtime.zookeeper, self._runtime.ids.client.encode()
+        zookeeper, runner = self._runtime.zookeeper, self._paths.runner(reference)
+        data = self._runtime.ids.client.encode()
 
         async def applied(_: MultiError) -> bool:
             (node,) = await zookeeper.read_many([runner], generation=generation)
@@ -279,7 +286,12 @@ class Moves:
         create = Create(runner, data, ephemeral=True)
         try:
             await apply_until_answered(zookeeper, [create], generation=generation, applied=applied)
-        except MultiError:
+        except ZooKeeperSessionExpiredError:
+            raise
+        except ZooKeeperError as refused:
+            error = refused.error if isinstance(refused, MultiError) else refused
+            if not isinstance(error, NodeExistsError | NoNodeError | ClientClosedError):
+                self._warn_once(reference, "move %s is left to another session, or to a later `resume`: %s", error)
             return False
         return True
 
@@ -308,29 +320,36 @@ class Moves:
     ) -> None:
         """Record the progress; a later state is never overwritten."""
         path = self._paths.move(reference)
-        while True:
+        for _ in range(MOST_TRIES):
             try:
                 node = await self._runtime.zookeeper.read(path)
                 record = MoveRecord.decode(node.data)
-            except (NoNodeError, MalformedError):
+                if record.state != "running":
+                    return
+                changed = replace(record, moved=max(record.moved, moved or 0), error=error)
+                if done or error is not None:
+                    state: MoveState = "failed" if error else "done"
+                    changed = replace(changed, state=state, ended=self._runtime.server_clock.now())
+                write = SetData(path, changed.encode(), node.stat.version)
+                await apply_until_answered(self._runtime.zookeeper, [write])
+            except (NoNodeError, MalformedError, ClientClosedError):
                 return
-            if record.state != "running":
-                return
-            changed = replace(record, moved=max(record.moved, moved or 0), error=error)
-            if done or error is not None:
-                changed = replace(changed, state="failed" if error else "done", ended=self._runtime.server_clock.now())
-            try:
-                await apply_until_answered(
-                    self._runtime.zookeeper, [SetData(path, changed.encode(), node.stat.version)]
-                )
-            except MultiError as refusal:
-                if isinstance(refusal.error, BadVersionError | NoNodeError):
+            except ZooKeeperError as refused:
+                refusal = refused.error if isinstance(refused, MultiError) else refused
+                if isinstance(refusal, BadVersionError | NoNodeError):
                     continue  # another session has changed it, or this change was applied and its reply lost
-                if reference not in (logged := _protected.setdefault(self._runtime, set())):
-                    logged.add(reference)
-                    text = "move %s: its record cannot be written, so it does not show the progress and the end: %s"
-                    log.warning(text, reference, refusal.error, extra={"move": reference})
-            return
+            else:
+                return
+            break
+        text = "move %s: its record cannot be written, so it does not show the progress and the end: %s"
+        self._warn_once(reference, text, refusal)
+
+    def _warn_once(self, reference: str, text: str, error: ZooKeeperError) -> None:
+        """Log the first refusal that concerns the znodes of a move in this session."""
+        if reference not in (logged := _protected.setdefault(self._runtime, set())):
+            logged.add(reference)
+            advice = f"; {error.advice}" if isinstance(error, NoAuthError) else ""
+            log.warning(text, reference, f"{error}{advice}", extra={"move": reference})
 
     # -- znodes
 
@@ -400,7 +419,7 @@ class Moves:
     async def _delete(self, path: str, reference: str, generation: int | None = None) -> None:
         try:
             await apply_until_answered(self._runtime.zookeeper, [Delete(path)], generation=generation)
-        except (MultiError, ZooKeeperSessionExpiredError) as error:
+        except ZooKeeperError as error:
             log.debug("%s is left to the next session that checks: %s", path, error, extra={"move": reference})
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:

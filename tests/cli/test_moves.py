@@ -78,6 +78,20 @@ async def test_the_reason_of_a_failed_move_is_printed_once(cli: Cli, server_view
     assert "queue 'new'" in lines[1]
 
 
+async def test_a_move_that_no_session_may_continue_is_named_and_not_awaited(
+    cli: Cli, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    await asyncio.to_thread(cli, "put", "old", "1")
+    await asyncio.to_thread(cli, "configure", "new", "--create", "--max-size", "0")
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
+        reference = await session.admin.moves.start("old", "new")
+    await set_acl(server_view, f"{queue_root}/.moves/{reference}", readable=True)
+    resumed = await asyncio.to_thread(cli, "moves", "--resume")
+    assert f"move {reference} is left to another session" in resumed.stderr
+    assert "use the credentials of a user whom the ACL allows" in resumed.stderr
+    assert f"no session works on move {reference}" in resumed.stderr
+
+
 def test_a_queue_is_not_moved_to_itself(cli: Cli) -> None:
     refused = cli("move", "q", "q")
     assert refused.status == 2

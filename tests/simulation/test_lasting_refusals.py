@@ -13,14 +13,14 @@ from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.bus import Bus
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import Check, Create, Delete, MultiError, NoAuthError, SetData
+from aiozkqueue.zookeeper import Check, Create, Delete, MultiError, NoAuthError, QuotaExceededError, SetData
 from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 #: A code that ZooKeeper does not document.
 UNKNOWN = -77
@@ -32,8 +32,13 @@ class Event(BaseModel):
     """An event without contents."""
 
 
-def refuse(session: zq.QueueSession, where: Callable[[Operation], bool]) -> list[Operation]:
-    """Refuse each multi of a session with such an operation; return the list of the refused operations."""
+def refuse(
+    session: zq.QueueSession, where: Callable[[Operation], bool], error: ZooKeeperError | None = None
+) -> list[Operation]:
+    """Refuse each multi of a session with such an operation; return the list of the refused operations.
+
+    ``error``: why; None: with an undocumented code.
+    """
     zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
     refused: list[Operation] = []
     multi = zookeeper.multi
@@ -47,7 +52,7 @@ def refuse(session: zq.QueueSession, where: Callable[[Operation], bool]) -> list
 
     async def refusal(index: int, operation: Operation) -> None:
         await asyncio.sleep(0.01)
-        raise MultiError(index, error_of(UNKNOWN, operation.path))
+        raise MultiError(index, error or error_of(UNKNOWN, operation.path))
 
     zookeeper.multi = checked
     return refused
@@ -105,6 +110,51 @@ def test_a_move_whose_record_cannot_be_written_does_not_write_it_again_and_again
         assert 0 < len(refused) < 30
 
     play(program, 1)
+
+
+@pytest.mark.parametrize("error", [NoAuthError(), error_of(UNKNOWN)], ids=["ACL", "unknown code"])
+def test_a_session_goes_on_if_the_record_of_its_move_cannot_be_read(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        await session.queue("jobs").put_many([b"1", b"2", b"3"])
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        read = zookeeper.read
+
+        async def refusing(path: str, **options: Any) -> Any:
+            if "/.moves/" in path:
+                raise error
+            return await read(path, **options)
+
+        zookeeper.read = refusing
+        reference = await session.admin.moves.start("jobs", "elsewhere")
+        await asyncio.sleep(60)
+        warnings = [record.getMessage() for record in caplog.records if reference in record.getMessage()]
+        assert len(warnings) == 2  # why it failed, and that its record does not show it
+        assert await session.queue("jobs").size() == 3
+        zookeeper.read = read
+        assert await session.admin.moves.resume() == 1
+        await asyncio.sleep(60)
+        assert await session.queue("elsewhere").size() == 3
+
+    play(program, 1)
+
+
+def test_a_move_is_left_to_another_session_if_this_one_may_not_begin_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        session, other = sessions
+        await session.queue("jobs").put_many([b"1", b"2", b"3"])
+        refused = refuse(session, lambda each: isinstance(each, Create) and each.path.endswith("/runner"))
+        reference = await session.admin.moves.start("jobs", "elsewhere")
+        await asyncio.sleep(60)
+        assert f"move {reference} is left to another session" in caplog.text
+        assert len(refused) == 1
+        assert await other.admin.moves.resume() == 1
+        await asyncio.sleep(60)
+        assert (await session.admin.moves.status(reference)).state == "done"
+
+    play(program, 2)
 
 
 def test_a_listener_ends_if_the_check_of_the_configuration_is_refused() -> None:
@@ -186,3 +236,48 @@ def test_an_answer_that_cannot_be_removed_is_not_tried_again_with_each_further_a
         assert CALLS <= len(refused) <= 2 * CALLS
 
     play(program, 2)
+
+
+def test_a_commit_whose_record_in_the_history_is_refused_is_not_repeated() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
+        await jobs.put(b"1")
+        refused = refuse(session, lambda each: isinstance(each, Create) and "/jobs/history/" in each.path)
+        with pytest.raises(zq.NotCommittedError, match="nothing was applied"):
+            async with session.transaction() as tx:
+                assert await tx.take(jobs, timeout=5) is not None
+        assert len(refused) < 5
+
+    play(program, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (NoAuthError(), "use the credentials of a user whom the ACL allows"),
+        (QuotaExceededError(), "raise the quota"),
+        (error_of(UNKNOWN), "the logs of the servers may show why"),
+    ],
+    ids=["ACL", "quota", "unknown code"],
+)
+def test_the_remedy_for_a_message_that_cannot_become_a_dead_letter_fits_the_refusal(
+    error: ZooKeeperError, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=1, policy=zq.ConsumeOnce()))
+        await jobs.put(b"1")
+        refuse(session, lambda each: isinstance(each, Create) and "/jobs/dlq/" in each.path, error)
+        async with session.transaction() as tx:
+            assert await tx.take(jobs, timeout=5) is not None
+            await tx.rollback()
+        async with session.transaction() as tx:
+            assert await tx.take(jobs, timeout=5) is None
+        (text,) = [record.getMessage() for record in caplog.records if "cannot be removed" in record.getMessage()]
+        assert remedy in text
+        assert "delete the znodes below" not in text
+
+    play(program, 1)

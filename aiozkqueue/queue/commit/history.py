@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import End, History, HistoryRecord
 from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.queue.state.hooks import AttachedOp
-from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError, parent_of
+from aiozkqueue.zookeeper import Create, NodeExistsError, NoNodeError, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -85,8 +84,8 @@ class HistoryHook:
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Create the record's parent znode, or retry when the record's name is taken: one a millisecond per message."""
-        if isinstance(error, NoAuthError):
-            raise access_denied(self._state.name, error)
         if isinstance(error, NodeExistsError):
             return None
-        return self._zookeeper.ensure(parent_of(operation.path))
+        if isinstance(error, NoNodeError):
+            return self._zookeeper.ensure(parent_of(operation.path))
+        return self._state.repair(operation, error)

@@ -33,7 +33,7 @@ from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.wording import counted
-from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
+from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, NotEmptyError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from .dispositions import LONGEST_SKIP, Disposition
@@ -317,11 +317,9 @@ class ReleaseClaims(EndClaims):
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
         self._dispositions[claim] = Disposition("release", delay=LONGEST_SKIP, error=self._dispositions[claim].error)
-        remedy = (
-            "allow its dead letter to be stored"
-            if claim.bundled
-            else f"delete the znodes below {claim.path} manually (`aiozkqueue doctor` reports them)"
-        )
+        remedy = f"delete the znodes below {claim.path} manually (`aiozkqueue doctor` reports them)"
+        if not isinstance(error, NotEmptyError):
+            remedy = error.advice if isinstance(error, NoAuthError) else "the logs of the servers may show why"
         log.error(
             "queue %s: message %s cannot be removed, and is skipped for %d s: %s; %s",
             claim.state.name,
