@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiozkqueue.errors import GivenUpError, NoReplyError
+from aiozkqueue.errors import AccessDeniedError, GivenUpError, NoReplyError
 from aiozkqueue.layout.replies import FAILED, REPLY, Failure
 from aiozkqueue.zookeeper import (
     PAGE,
@@ -21,21 +22,28 @@ from aiozkqueue.zookeeper import (
     SetData,
     ZooKeeperError,
     read_pages,
+    read_separately,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.codec import Codec
     from aiozkqueue.errors import QueueError
     from aiozkqueue.layout import ClientPaths
     from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.runtime.tasks import TaskOwner
-    from aiozkqueue.zookeeper import ZooKeeper
+    from aiozkqueue.zookeeper import Node, Versioned, ZooKeeper
 
 log: Final = logging.getLogger(__name__)
 
 #: Seconds between two writes of the client's znode while calls wait: the clean-up removes it after a day without any.
 KEPT: Final = 3600.0
+#: Seconds until the answers are read again after a refusal.
+AGAIN: Final = 5.0
+#: The shortest time between two log records about such refusals, seconds.
+LOGGED_EVERY: Final = 300.0
 
 
 class Calls:
@@ -95,24 +103,36 @@ class Calls:
             _fail(future, error)
 
     async def _serve(self) -> None:
-        watch = None
+        """Read the answers as they come; after a refusal, try again every few seconds."""
+        logged_at = -math.inf
+        while True:
+            try:
+                await self._watch()
+            except AuthFailedError as error:
+                why = f"no reply can be read: {error}; the message was put, and may still be handled"
+                self.close(AuthFailedError(why))
+                return
+            except ClientClosedError:
+                return
+            except ZooKeeperError as error:
+                if self._clock.monotonic() - logged_at >= LOGGED_EVERY:
+                    logged_at = self._clock.monotonic()
+                    advice = f"; {error.advice}" if isinstance(error, NoAuthError) else ""
+                    log.warning("calls get no replies; the next try is in %g s: %s%s", AGAIN, error, advice)
+            await asyncio.sleep(AGAIN)
+
+    async def _watch(self) -> None:
+        """Read the answers as they come, until that is refused."""
+        watch = await self._zookeeper.watch(self._folder, lambda _: self._changed.set())
         try:
-            watch = await self._zookeeper.watch(self._folder, lambda _: self._changed.set())
             self._changed.set()  # a reply may have come before the watch
             while True:
                 await self._changed.wait()
                 self._changed.clear()
                 with suppress(ConnectionLossError, ZooKeeperSessionExpiredError):  # the watch reports a missed event
                     await self._collect()
-        except NoAuthError as error:
-            log.warning("calls get no replies, because of an ACL: %s", error)
-        except AuthFailedError as error:
-            self.close(AuthFailedError(f"no reply can be read: {error}; the message was put, and may still be handled"))
-        except ClientClosedError:
-            return
         finally:
-            if watch is not None:
-                watch.cancel()
+            watch.cancel()
 
     async def _keep(self) -> None:
         """Write the client's znode from time to time while calls wait, so that it is not removed with their replies."""
@@ -142,12 +162,14 @@ class Calls:
         self._left.intersection_update(names)
         answers = [name for name in names if name.startswith((REPLY, FAILED)) and name not in self._left]
         wanted = [name for name in answers if name.partition("-")[2] in self._waiting]
-        nodes = await read_pages(self._zookeeper, [f"{self._folder}/{name}" for name in wanted])
-        for name, node in zip(wanted, nodes, strict=True):
+        for name, node in zip(wanted, await self._read([f"{self._folder}/{name}" for name in wanted]), strict=True):
             future = self._waiting.get(name.partition("-")[2])
             if node is None or future is None or future.done():
                 continue
-            if name.startswith(REPLY):
+            if isinstance(node, NoAuthError):
+                why = f"the message was handled, and its reply cannot be read: {node}; {node.advice}"
+                _fail(future, AccessDeniedError(why))
+            elif name.startswith(REPLY):
                 future.set_result(node.data)
             else:
                 message_id, reason = Failure.decode(node.data)
@@ -155,6 +177,14 @@ class Calls:
                 _fail(future, GivenUpError(why, message_id, reason))
         for start in range(0, len(answers), PAGE):
             await self._remove(answers[start : start + PAGE])
+
+    async def _read(self, paths: list[str]) -> Sequence[Node | Versioned | NoAuthError | None]:
+        """Read the answers at these paths; an unreadable one is replaced by its error."""
+        try:
+            return await read_pages(self._zookeeper, paths)
+        except NoAuthError:
+            found = await read_separately(self._zookeeper, [[path] for path in paths])
+            return [each if isinstance(each, NoAuthError) else each[0] for each in found]
 
     async def _remove(self, names: list[str]) -> None:
         try:

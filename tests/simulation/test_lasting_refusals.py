@@ -238,6 +238,62 @@ def test_an_answer_that_cannot_be_removed_is_not_tried_again_with_each_further_a
     play(program, 2)
 
 
+async def echo(delivery: zq.Delivery[bytes]) -> None:
+    delivery.reply(delivery.body)
+
+
+@pytest.mark.parametrize("error", [NoAuthError(), error_of(UNKNOWN)], ids=["ACL", "unknown code"])
+def test_calls_get_replies_again_once_their_folder_can_be_listed(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        worker, session = sessions
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        children, refused = zookeeper.children, list[str]()
+
+        async def refusing(path: str, **options: Any) -> Any:
+            if "/.clients/" in path:
+                refused.append(path)
+                raise error
+            return await children(path, **options)
+
+        zookeeper.children = refusing
+        async with worker.listener(worker.queue("jobs"), echo):
+            with pytest.raises(zq.errors.NoReplyError):
+                await session.queue("jobs").call(b"1", timeout=60)
+            assert 0 < len(refused) < 30
+            assert caplog.text.count("calls get no replies; the next try is in 5 s") == 1
+            zookeeper.children = children
+            assert await session.queue("jobs").call(b"2", timeout=60) == b"2"
+
+    play(program, 2)
+
+
+def test_a_reply_that_may_not_be_read_fails_its_call_and_no_other() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        worker, session = sessions
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        denied = set[str]()
+
+        def hide(read: Any) -> Any:
+            async def refusing(paths: Sequence[str], **options: Any) -> Any:
+                if not denied:
+                    denied.update(path for path in paths if "/reply-" in path)
+                if hidden := denied.intersection(paths):
+                    raise NoAuthError(min(hidden))
+                return await read(paths, **options)
+
+            return refusing
+
+        zookeeper.read_many, zookeeper.read_versioned = hide(zookeeper.read_many), hide(zookeeper.read_versioned)
+        async with worker.listener(worker.queue("jobs"), echo):
+            with pytest.raises(zq.AccessDeniedError, match="its reply cannot be read"):
+                await session.queue("jobs").call(b"1", timeout=60)
+            assert await session.queue("jobs").call(b"2", timeout=60) == b"2"
+
+    play(program, 2)
+
+
 def test_a_commit_whose_record_in_the_history_is_refused_is_not_repeated() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         (session,) = sessions
