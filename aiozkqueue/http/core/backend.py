@@ -21,9 +21,10 @@ from aiozkqueue.errors import (
     QueueError,
     SessionClosedError,
 )
+from aiozkqueue.runtime.acl_errors import exceeds_quota
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, State, ZooKeeperError
+from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, ServerError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from . import limits, parameters, problems
@@ -289,14 +290,17 @@ def _parts_of(session: QueueSession, listing: QueueSession, settings: Settings) 
 
 def _problem_of(error: Exception) -> problems.ProblemError | None:
     """Return the response for an error that the client has not caused; None for a defect."""
-    if isinstance(error, _UNAVAILABLE):
+    if isinstance(error, _UNAVAILABLE) and not isinstance(error.__cause__, ServerError):
         return problems.unavailable()
     if isinstance(error, AccessDeniedError | NoAuthError):
-        return problems.unavailable("an ACL does not allow this; the log of this server names the znode")
+        what = "a quota of ZooKeeper" if exceeds_quota(error) else "an ACL"
+        return problems.unavailable(f"{what} does not allow this; the log of this server names the znode")
     if isinstance(error, NotCommittedError):  # includes a full queue
         return problems.unavailable(text_of(error))
     if isinstance(error, ConfigConflictError | PayloadError):
         return problems.conflict(text_of(error))
+    if isinstance(error, ZooKeeperError | ConnectionLostError):  # a server has answered, with another error
+        return problems.unavailable("ZooKeeper refuses this; the log of this server names the znode and the error")
     return None
 
 
