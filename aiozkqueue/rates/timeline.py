@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import count as count_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
@@ -33,6 +34,9 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds of a session's longest pause after another session has changed the timeline first.
 LONGEST_PAUSE: Final = 0.1
+#: Refusals in a row after which the pauses grow, and their longest, seconds.
+MANY_REFUSALS: Final = 50
+LONGEST_GROWN_PAUSE: Final = 5.0
 #: Microseconds and slots by which a block is ahead of its lease only if the leader's clock was set back, or by mistake.
 FAR: Final = 60_000_000
 FAR_SLOTS: Final = 100
@@ -72,7 +76,7 @@ class Timeline:
         """
         self._spare += unused
         pause = LONGEST_PAUSE / 16
-        while True:
+        for refused in count_from(1):
             try:
                 guard = await self._guard()
                 block = None if guard is None else await self._try_to_lease(count, guard)
@@ -83,8 +87,16 @@ class Timeline:
                 raise self._denied(error) from error
             if block is not None:
                 return block
+            if refused == MANY_REFUSALS:
+                log.warning(
+                    "rate %s: no call can begin, because its record was changed by other sessions, or refused by the "
+                    "servers, %d times in a row; if few programs use this rate, compare the data of the servers",
+                    self._path,
+                    refused,
+                )
             await asyncio.sleep(self._random.uniform(0, pause))
-            pause = min(LONGEST_PAUSE, 2 * pause)
+            pause = min(LONGEST_PAUSE if refused < MANY_REFUSALS else LONGEST_GROWN_PAUSE, 2 * pause)
+        raise AssertionError
 
     async def _guard(self) -> Check | None:
         """Return the check that no timeline is deleted from now on; None if the folder was missing."""

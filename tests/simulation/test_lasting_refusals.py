@@ -13,7 +13,16 @@ from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.bus import Bus
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import Check, Create, Delete, MultiError, NoAuthError, QuotaExceededError, SetData
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    QuotaExceededError,
+    SetData,
+)
 from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 
@@ -236,6 +245,30 @@ def test_an_answer_that_cannot_be_removed_is_not_tried_again_with_each_further_a
         assert CALLS <= len(refused) <= 2 * CALLS
 
     play(program, 2)
+
+
+def test_a_rate_whose_record_cannot_be_changed_is_tried_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        await operator.queue("jobs").put(b"1")
+        core, restored = core_of(session), core_of(session).zookeeper.multi
+        refused = refuse(session, lambda each: isinstance(each, SetData) and "/.rates/" in each.path, BadVersionError())
+        async with session.listener(session.queue("jobs"), consume, rate=10):
+            await asyncio.sleep(60)
+            assert 0 < len(refused) < 120
+            before = len(refused)
+            await asyncio.sleep(60)
+            assert len(refused) - before < 60
+            assert caplog.text.count("rate /zms/.rates/jobs: no call can begin") == 1
+            core.zookeeper.multi = restored  # type: ignore[method-assign]  # it was replaced
+            await asyncio.sleep(10)
+            assert await operator.queue("jobs").size() == 0
+
+    play(program, 2)
+
+
+async def consume(_: zq.Delivery[bytes]) -> None:
+    """Do nothing."""
 
 
 async def echo(delivery: zq.Delivery[bytes]) -> None:
