@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 from contextlib import suppress
@@ -88,6 +89,7 @@ class Session:
         self.timeout: float = timeout
         self.session_id: int = 0
         self._wanted_timeout = timeout
+        self._first_wait = math.inf  # for the first connection
         self._tls = tls
         self._auth = tuple(auth)
         self._random = jitter or random.Random()  # noqa: S311 - spreads reconnections, protects nothing
@@ -226,6 +228,7 @@ class Session:
             ConnectionLossError: no connection in that time; names the servers and each one's error.
             AuthFailedError: the credentials were refused.
         """
+        self._first_wait = math.inf if within is None else within
         self.start()
         try:
             with anyio.move_on_after(within):
@@ -398,9 +401,12 @@ class Session:
     def _attempt_timeout(self, attempts: int) -> float:
         """Return the seconds for each of the attempts of a round.
 
-        A round leaves time to resume the session. When it is too late for that, slower servers get a chance too.
+        A round leaves time to resume the session, and the first round ends before the caller stops waiting. When it is
+        too late for that, slower servers get a chance too.
         """
         most = self.timeout * _ROUND
+        if attempts > 1 and not self.states.generation:
+            most = min(most, self._first_wait * _ROUND)
         doublings = min(int(self._outages.lasted / self.timeout), _MOST_DOUBLINGS)
         return max(min(most / attempts * 2.0**doublings, most), _SHORTEST_ATTEMPT)
 

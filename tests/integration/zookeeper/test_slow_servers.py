@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 import time
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +16,14 @@ import pytest
 from aiozkqueue.testing import EmbeddedZooKeeper
 from aiozkqueue.testing.ports import free_ports
 from aiozkqueue.zookeeper import ConnectionLossError, Create, State, connect
-from aiozkqueue.zookeeper.hosts import Ensemble, Server
+from aiozkqueue.zookeeper.hosts import Ensemble, Server, parse_hosts
 from aiozkqueue.zookeeper.session import Session
 from tests.busy_threads import busy_threads
 from tests.integration.zookeeper.scripted_server import InOrder, Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiozkqueue.testing import ZooKeeperProxy
 
 
@@ -193,6 +198,26 @@ async def test_a_server_that_is_slower_than_its_share_of_the_session_timeout_is_
         zk = await connect(hosts, session_timeout=1.5, connect_timeout=50)  # half a second for each at first
         assert zk.session_timeout == 20.0
         await zk.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that answers no packets of a connection: its queue of connections is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as stack:
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(server.getsockname())
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_an_address_that_drops_packets_does_not_use_up_the_time_of_the_others(silent: str) -> None:
+    async with ScriptedServer(_answers) as server:
+        for seed in range(3):  # the order of the servers is random
+            ensemble = parse_hosts(f"{silent},{server.hosts}")
+            session = Session(ensemble, timeout=600, jitter=random.Random(seed))
+            await session.open(within=9, prepare=partial(asyncio.sleep, 0))
+            await session.close()
 
 
 async def test_a_client_stays_away_from_a_server_with_older_data_and_names_the_cause() -> None:
