@@ -37,7 +37,7 @@ from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import changes, reads
 
 from .events import DONE, EVENT, EventTypes
-from .groups import Groups, GroupsChangedError
+from .groups import MOST_REFUSALS, UNCHANGED, Groups, GroupsChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -158,8 +158,11 @@ class Bus(Generic[E]):
             msg = f"the headers {EVENT!r} and {DONE!r} are reserved by the bus; use other names"
             raise InvalidOptionError(msg)
         put_options: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
+        refusals = list[int]()
         while True:
             puts, check = await self._prepare(body, put_options)
+            if refusals.count(check.version) == MOST_REFUSALS:
+                raise self._groups.inconsistent(UNCHANGED)
             if tx is not None:
                 return work_given(tx).add_puts(puts, check)
             await make_ready(puts)
@@ -169,6 +172,8 @@ class Bus(Generic[E]):
                 await self._enter(atomic_write, puts, deadline, check)
                 await runtime.settle(atomic_write)
             except GroupsChangedError:
+                if atomic_write.settled:  # otherwise it was not sent
+                    refusals.append(check.version)
                 continue
             except (QueueFullError, TransactionTooLargeError):
                 if bounded == needs_of(puts, {}).keys() and await self._groups.are_still(check):

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
+#: Refusals of a change after which it is given up, if each read in between has shown the same data.
+MOST_REFUSALS: Final = 3
+#: What is inconsistent then.
+UNCHANGED: Final = "is said to have changed, although each read shows the same version"
+
 
 class GroupsChangedError(ConflictError):
     """A group joined or left the bus while an event was posted; nothing was committed; repeating it is safe."""
@@ -52,10 +57,15 @@ class Groups:
         self._known = False
 
     async def known(self) -> tuple[tuple[str, ...], GroupsCheck]:
-        """Return the groups, and the check to send with an event for them. Raises: AccessDeniedError, PayloadError."""
-        while not self._known:
-            if not await self._read():
-                await self._create()
+        """Return the groups, and the check to send with an event for them.
+
+        Raises: AccessDeniedError, PayloadError; NotCommittedError: the bus is not found, although it was created.
+        """
+        tries = 0
+        while not self._known and not await self._read():
+            if (tries := tries + 1) > MOST_REFUSALS:
+                raise self.inconsistent("is not found, although it was created")
+            await self._create()
         return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget)
 
     async def stored(self) -> tuple[str, ...]:
@@ -66,6 +76,11 @@ class Groups:
     def forget(self) -> None:
         """Record that the groups have changed."""
         self._known = False
+
+    def inconsistent(self, what: str) -> NotCommittedError:
+        """Return the error for servers whose answers contradict each other."""
+        base = self._paths.base
+        return NotCommittedError(f"{base} {what}; nothing was committed; compare this znode on all ZooKeeper servers")
 
     async def are_still(self, check: GroupsCheck) -> bool:
         """Read the groups, and return whether they are those of a check. Raises: AccessDeniedError, PayloadError."""
@@ -110,13 +125,14 @@ class Groups:
     async def join(self, group: str) -> None:
         """Add a group, unless it exists.
 
-        Raises: InvalidNameError, InvalidOptionError, AccessDeniedError, PayloadError.
+        Raises: InvalidNameError, InvalidOptionError, AccessDeniedError, PayloadError; NotCommittedError: the servers
+        contradict each other.
         """
         self._paths.queue_of_group(group)
         await self._change(self._all, lambda groups: groups if group in groups else (*groups, group))
 
     async def leave(self, group: str) -> None:
-        """Remove a group. Raises: InvalidNameError, NotFoundError, AccessDeniedError, PayloadError."""
+        """Remove a group. Raises: NotFoundError; as `join`."""
         self._paths.queue_of_group(group)
 
         def without(groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,7 +150,7 @@ class Groups:
     async def _change(
         self, read: Callable[[], Awaitable[tuple[str, ...]]], change: Callable[[tuple[str, ...]], tuple[str, ...]]
     ) -> None:
-        runtime = self._runtime
+        runtime, refusals = self._runtime, list[int]()
         while True:
             await runtime.zookeeper.sync(self._paths.base)  # another session may have changed it before this call
             self.forget()  # after it: a read that another task sent earlier has been answered by now
@@ -148,6 +164,9 @@ class Groups:
                     AtomicWrite(runtime.ids.next(), FixedOperations(self._subject, [operation], self._explain))
                 )
             except GroupsChangedError:
+                refusals.append(operation.version)
+                if refusals.count(operation.version) == MOST_REFUSALS:
+                    raise self.inconsistent(UNCHANGED) from None
                 continue
             self.forget()
             return

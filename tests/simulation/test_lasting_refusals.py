@@ -20,6 +20,7 @@ from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
     NoAuthError,
+    NoNodeError,
     QuotaExceededError,
     SetData,
 )
@@ -27,7 +28,7 @@ from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -89,6 +90,45 @@ def test_a_post_whose_check_of_the_groups_is_refused_is_not_committed() -> None:
         assert len(refused) == 1
 
     play(program, 2)
+
+
+@pytest.mark.parametrize("call", ["post", "join", "leave"])
+def test_a_change_of_a_bus_that_seems_to_have_changed_each_time_fails(call: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        await Bus(operator, "orders", Event).join("audit")
+        bus = Bus(session, "orders", Event)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "post": lambda: bus.post(Event()),
+            "join": lambda: bus.join("other"),
+            "leave": lambda: bus.leave("audit"),
+        }
+        refused = refuse(session, lambda each: each.path.endswith("/.buses/orders"), BadVersionError())
+        async with asyncio.timeout(60):
+            with pytest.raises(zq.NotCommittedError, match="compare this znode on all ZooKeeper servers"):
+                await calls[call]()
+        assert len(refused) == 3
+
+    play(program, 2)
+
+
+def test_a_bus_that_is_not_found_after_its_creation_fails_a_post() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        (session,) = sessions
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        reads = list[str]()
+
+        async def missing(path: str, **_: Any) -> Any:
+            reads.append(path)
+            raise NoNodeError(path)
+
+        zookeeper.read = missing
+        async with asyncio.timeout(60):
+            with pytest.raises(zq.NotCommittedError, match="is not found, although it was created"):
+                await Bus(session, "orders", Event).post(Event())
+        assert len(reads) < 10
+
+    play(program, 1)
 
 
 @pytest.mark.parametrize("bundle", [1, 64])
