@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
+from aiozkqueue.operations.contradictions import MOST_TRIES, contradiction
 from aiozkqueue.operations.ledger_pages import count_messages, marks_below
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
@@ -79,7 +80,7 @@ class BatchRemover:
         """Remove a page with its items; items that are no longer ours are left. Return the number of messages."""
         entries = await self._manifests.entries(path)
         messages = count_messages(entries)
-        while True:
+        for _ in range(MOST_TRIES):
             marked = await self._reasons(path)
             entries = await self._without_mixed(path, entries, batch, marked)
             reasons = marked if batch.rejection is None else {entry.id: batch.rejection for entry in entries}
@@ -103,6 +104,7 @@ class BatchRemover:
                     await self._end_separately(batch, plain, {})
                     await self._epoch.delete(path)
             return messages
+        raise contradiction(self._state.name, path)
 
     def _is_simple(self, item: Entry) -> bool:
         """Whether an item has no further znodes than its lock."""
@@ -136,7 +138,10 @@ class BatchRemover:
         for bundle in filter(attrgetter("is_bundle"), entries):
             await self._bundles.end(bundle, batch.claims)
         places = [entry.place for entry in entries if not entry.is_bundle]
+        in_vain = 0
         while places:
+            if in_vain == MOST_TRIES:
+                raise contradiction(self._state.name, self._state.paths.at(places[0]))
             await self._epoch.zookeeper.sync(self._epoch.path)
             async with self._reading:
                 found = await find(self._epoch.handle, places)
@@ -151,11 +156,15 @@ class BatchRemover:
             for snapshot, change in zip(held, settled, strict=True):
                 if change.obstacle is not None:
                     self._obstacles.log_kept(snapshot, change.obstacle)
-            places = [
-                snapshot.place
-                for snapshot, change in zip(held, settled, strict=True)
-                if change.left and change.obstacle is None
-            ]
+            before, places = (
+                places,
+                [
+                    snapshot.place
+                    for snapshot, change in zip(held, settled, strict=True)
+                    if change.left and change.obstacle is None
+                ],
+            )
+            in_vain = in_vain + 1 if len(places) == len(before) else 0
             if places:
                 await self._epoch.require()
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import BundleRecord, LockRecord, MalformedError, single_place
+from aiozkqueue.operations.contradictions import MOST_TRIES, contradiction
 from aiozkqueue.operations.ledger_pages import UNTOUCHED, Entry, is_untouched, read_page, write_page
 from aiozkqueue.queue.redelivery.bundles import (
     Dissolved,
@@ -108,7 +109,7 @@ class LedgerBundles:
         position, obstructed = entries.index(bundle), False
         paths = self._state.paths
         now = await self._runtime.server_clock.learned(paths.due)
-        while True:
+        for _ in range(MOST_TRIES):
             state = await self._read_bundle(bundle)
             singles: list[Entry] = []
             operations: list[Operation] = []
@@ -129,6 +130,7 @@ class LedgerBundles:
                 obstructed = self._obstructed_by(refusal, bundle, before=obstructed)
             else:
                 return after
+        raise contradiction(self._state.name, page)
 
     async def end(self, bundle: Entry, claims: Collection[str]) -> None:
         """End the messages of a bundle, unless its lock was forced open.
@@ -136,7 +138,7 @@ class LedgerBundles:
         Raises: ClaimLostError, AccessDeniedError.
         """
         paths, obstructed = self._state.paths, False
-        while True:
+        for _ in range(MOST_TRIES):
             state = await self._read_bundle(bundle)
             if state is None or not _is_ours(state, claims):
                 return
@@ -147,6 +149,7 @@ class LedgerBundles:
                 obstructed = self._obstructed_by(refusal, bundle, before=obstructed)
             else:
                 return
+        raise contradiction(self._state.name, paths.at(bundle.place))
 
     async def _read_bundle(self, bundle: Entry) -> BundleState | None:
         read = partial(read_bundle, self._epoch.zookeeper, self._state.paths, bundle.place)

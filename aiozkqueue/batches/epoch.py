@@ -6,7 +6,8 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotCommittedError, NotFoundError
+from aiozkqueue.operations.contradictions import MOST_TRIES, contradiction
 from aiozkqueue.operations.ledger_pages import path_of_ledger
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.runtime.acl_errors import access_denied
@@ -52,11 +53,12 @@ def refuse_order(state: QueueState) -> None:
         raise InvalidOptionError(msg)
 
 
-class RefusedError(Exception):
+class RefusedError(NotCommittedError):
     """An operation of a change was refused."""
 
-    def __init__(self, index: int, error: ZooKeeperError) -> None:
-        super().__init__(index, error)
+    def __init__(self, queue: str, index: int, error: ZooKeeperError) -> None:
+        advice = f"; {error.advice}" if isinstance(error, NoAuthError) else ""
+        super().__init__(f"queue {queue!r}: {error}{advice}; nothing was applied")
         self.index = index
         self.error = error
 
@@ -108,8 +110,14 @@ class Epoch:
             raise await self._lost() from error
 
     async def take_over(self) -> None:
-        """Begin an epoch, unless this process has one. Raises: ClaimLostError: the queue has been deleted."""
+        """Begin an epoch, unless this process has one.
+
+        Raises: ClaimLostError: the queue has been deleted; NotCommittedError: the servers contradict each other.
+        """
+        tries = 0
         while self._version is None:
+            if (tries := tries + 1) > MOST_TRIES:
+                raise contradiction(self.state.name, self.path)
             await self.zookeeper.ensure(self.state.paths.ledgers)
             self._version = await self._try_to_take_over()
             if self._version is None and (deleted := await deletion_of(self.state)) is not None:
@@ -202,7 +210,7 @@ class Epoch:
         except MultiError as refusal:
             if refusal.index == 0:
                 raise await self._lost() from refusal
-            raise RefusedError(refusal.index - 1, refusal.error) from refusal
+            raise RefusedError(self.state.name, refusal.index - 1, refusal.error) from refusal
 
     async def delete(self, *paths: str) -> None:
         """Delete all of these znodes, or none. Raises: as `change`."""
@@ -235,5 +243,4 @@ class Epoch:
 
     def reason(self, refusal: RefusedError) -> Exception:
         """Return the error to raise for an operation that was refused, and cannot be tried again."""
-        error = refusal.error
-        return access_denied(self.state.name, error) if isinstance(error, NoAuthError) else error
+        return access_denied(self.state.name, refusal.error) if isinstance(refusal.error, NoAuthError) else refusal

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import name_at
+from aiozkqueue.operations.contradictions import MOST_TRIES
 from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, write_page
 from aiozkqueue.operations.listing import locked_ids
 from aiozkqueue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
+from aiozkqueue.zookeeper import Check, Create, NoAuthError, ServerError, SetData
 
 from .acknowledge import MAX_CONCURRENT
 from .backlog import Backlog
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from .manifests import Manifests
     from .unreadable import Obstacles
 
+log: Final = logging.getLogger(__name__)
+
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
 #: that is 190 MiB for pages of this size; pages of 1,000 items would exceed the heap of many servers.
 PAGE: Final = 250
@@ -37,6 +41,8 @@ SMALLEST: Final = 50
 MESSAGES: Final = 4
 #: Maximum number of messages in a batch.
 MOST: Final = 100_000
+#: The longest pause between two tries to lock messages that seem free, seconds.
+LONGEST_PAUSE: Final = 5.0
 #: Names kept for the next batches, if these are smaller: each listing of a deep queue stalls the server.
 BACKLOG: Final = 50_000
 
@@ -164,7 +170,7 @@ class BatchMaker:
 
     async def _fill(self, begun: Begun, most: int) -> Begun:
         """Add pages until no message is left, or the batch is full."""
-        (number, count, page), size = begun, PAGE
+        (number, count, page), size, fruitless = begun, PAGE, 0
         while count < most and self._left and not self._halted:
             remaining = most - count
             pages: dict[str, list[Entry]] = {}
@@ -177,9 +183,12 @@ class BatchMaker:
             made = await run_limited(MAX_CONCURRENT, adding)
             count += sum(added for added in made if added is not None)
             refused = [chosen for chosen, added in zip(pages.values(), made, strict=True) if added is None]
+            fruitless = fruitless + 1 if len(refused) == len(pages) > 0 else 0
             if not refused:
                 size = min(PAGE, 2 * size)
                 continue
+            if fruitless > MOST_TRIES:
+                await self._pause(fruitless)
             await self._epoch.reopen()
             if self._state.config.paused:
                 self._candidates, self._again = [], []
@@ -187,6 +196,16 @@ class BatchMaker:
             self._again[:0] = await self._still_free([entry for chosen in refused for entry in chosen])
             size = max(SMALLEST, size // 2)
         return Begun(number, count, page)
+
+    async def _pause(self, fruitless: int) -> None:
+        """Wait before messages that seem free are locked again: longer with each try in vain, up to `LONGEST_PAUSE`."""
+        if fruitless == MOST_TRIES + 1:
+            text = (
+                "queue %s: stream %r cannot lock messages that seem free, and tries again every few seconds; if no "
+                "other consumer takes from the queue, compare its znodes on all servers"
+            )
+            log.warning(text, self._state.name, self._epoch.group, extra={"queue": self._state.name})
+        await asyncio.sleep(min(LONGEST_PAUSE, 0.05 * 2.0 ** min(fruitless - MOST_TRIES, 10)))
 
     @property
     def _left(self) -> int:
@@ -223,6 +242,7 @@ class BatchMaker:
         """Create a page and lock its items; return the number of messages, or None if one item is no longer free.
 
         Raises: AccessDeniedError: this user may not create locks. An item that it may not read counts as not free.
+        NotCommittedError: the server has refused it for another reason than a change of the data.
         """
         lock = self._manifests.lock_of(number)
         paths = self._state.paths
@@ -237,6 +257,8 @@ class BatchMaker:
             if isinstance(refusal.error, NoAuthError) and not isinstance(operations[refusal.index], Check):
                 raise self._epoch.reason(refusal) from refusal
             if refusal.index:
+                if isinstance(refusal.error, ServerError):
+                    raise
                 return None
             return count_messages(await self._manifests.entries(path))  # a page of ours whose reply was lost
         return count_messages(entries)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.operations.contradictions import MOST_TRIES, contradiction
 from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, owner_of_ledger, read_page
 from aiozkqueue.zookeeper import Create, NoNodeError, NotEmptyError, below
 
@@ -114,7 +115,7 @@ class Manifests:
     async def remove(self, number: int) -> None:
         """Remove the manifest of a batch without pages, with the marks below it."""
         manifest = self.path_of(number)
-        while True:
+        for _ in range(MOST_TRIES):
             marks = [f"{manifest}/{name}" for name in await below(self._epoch.zookeeper, manifest)]
             try:
                 for start in range(0, len(marks), MARKS):
@@ -125,6 +126,7 @@ class Manifests:
                     continue  # an abandoned task has created a mark
                 raise
             return
+        raise contradiction(self._epoch.state.name, manifest)
 
     async def new(self, data: bytes = b"") -> int:
         """Begin a manifest. A lost reply may leave an extra empty one, which is used next.
@@ -139,7 +141,8 @@ class Manifests:
         async def is_made() -> bool:
             return bool(await made())
 
-        while True:
+        for _ in range(MOST_TRIES):
             await self._epoch.change([Create(f"{self._epoch.path}/{BATCH}", data, sequential=True)], is_made)
             if numbers := await made():
                 return numbers[0]
+        raise contradiction(self._epoch.state.name, self._epoch.path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.operations.ledger_pages import count_messages, untouched_records, write_page
 from aiozkqueue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
+from aiozkqueue.zookeeper import Delete, NoAuthError, ServerError, SetData
 
 from .acknowledge import MAX_CONCURRENT
 from .bundled import releasing
@@ -81,7 +81,7 @@ class BatchPreparer:
             try:
                 await epoch.change(operations, partial(epoch.gone, page))
             except RefusedError as refusal:
-                if 0 < refusal.index <= len(parts) and not isinstance(refusal.error, NoAuthError):
+                if 0 < refusal.index <= len(parts) and not isinstance(refusal.error, NoAuthError | ServerError):
                     del entries[parts[refusal.index - 1][0]]  # it was forced open, and is no longer ours
                     await epoch.change([SetData(page, write_page(entries))])
                 elif refusal.index > len(parts) and isinstance(refusal.error, NoAuthError):

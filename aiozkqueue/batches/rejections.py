@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, NotFoundError
 from aiozkqueue.layout import BundleName, MalformedError, name_at
+from aiozkqueue.operations.batch_writers import require_conflict
+from aiozkqueue.operations.contradictions import MOST_TRIES, contradiction
 from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import Manifest, is_page, read_page
 from aiozkqueue.queue.redelivery.bundles import read_bundle
@@ -129,7 +131,7 @@ class Rejections:
         """Mark messages of one batch, all of them or none."""
         zookeeper = self._handle.zookeeper
         first = self._pages[next(iter(reasons))]
-        while True:
+        for _ in range(MOST_TRIES):
             pages = {self._pages[message_id].path for message_id in reasons}
             marked = {f"{page}/{name}" for page in pages for name in await below(zookeeper, page)}
             operations: list[Operation] = [Check(first.manifest, first.version)]
@@ -148,5 +150,7 @@ class Rejections:
                         "its messages cannot be rejected here any more"
                     )
                     raise ClaimLostError(msg) from refusal
+                require_conflict(self._handle.name, refusal)
                 continue  # another client has created or removed a mark since
             return
+        raise contradiction(self._handle.name, first.manifest)

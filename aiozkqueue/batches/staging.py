@@ -24,6 +24,7 @@ from aiozkqueue.operations.batch_writers import (
     require_conflict,
     unlocking,
 )
+from aiozkqueue.operations.contradictions import MOST_TRIES, contradiction
 from aiozkqueue.queue.commit.create_items import CreateItems
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite, JoinedParts
@@ -116,6 +117,7 @@ class BatchWriter:
         self._zookeeper = handle.zookeeper
         self._state = handle.state
         self._name = name
+        self._conflicts = 0  # refused changes in a row
         self.writer: str = key_hash(name)
         self.path: str = f"{handle.paths.sinks}/{self.writer}"
         """The writer's znode; its parts store their progress below it."""
@@ -336,13 +338,22 @@ class BatchWriter:
         return _Stored(record, node.stat.version, same_queue)
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        """Apply a change or not; the caller checks the result."""
+        """Apply a change or not; the caller checks the result.
+
+        Raises: AccessDeniedError; NotCommittedError: the server refuses it for another reason than a change of the
+        data, or has refused many in a row.
+        """
         try:
             await apply_until_answered(self._zookeeper, operations)
+            self._conflicts = 0
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(self._state.name, refusal.error) from refusal
             require_conflict(self._state.name, refusal)
+            self._conflicts += 1
+            if self._conflicts == MOST_TRIES:
+                self._conflicts = 0
+                raise contradiction(self._state.name, self.path) from refusal
             reconfigured = operations[refusal.index].path == self._state.paths.base
             if reconfigured or isinstance(refusal.error, NoNodeError | NodeExistsError):
                 self._state.invalidate()

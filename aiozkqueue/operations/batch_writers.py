@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydantic_core import SchemaValidator, ValidationError, to_json
@@ -35,6 +36,7 @@ from aiozkqueue.zookeeper import (
     read_pages,
 )
 
+from .contradictions import MOST_TRIES, contradiction
 from .listing import collect_children
 from .stats import lanes
 
@@ -253,11 +255,13 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
     )
     if "/" in writer or not fits_path(writer):
         raise unknown
-    while True:
+    for tries in count(1):
         await zookeeper.sync(path)
         node, same_queue = await read_record(handle, writer)
         if node is None:
             raise unknown
+        if tries > MOST_TRIES:
+            raise contradiction(handle.name, path)
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break
@@ -292,7 +296,7 @@ async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
 
     Raises: AccessDeniedError; NotCommittedError: the lock of such a batch cannot be removed.
     """
-    path, removed = f"{handle.paths.sinks}/{writer}", 0
+    path, removed, in_vain = f"{handle.paths.sinks}/{writer}", 0, 0
     while True:
         node, same_queue = await read_record(handle, writer)
         record = None if node is None else WriterRecord.decode(node.data)
@@ -304,7 +308,9 @@ async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
         # The lock is removed last: until then the remaining items are invisible.
         unlock = await unlocking(handle, stage)
         change = SetData(path, cleared.encode(), node.stat.version)
-        await _write(handle, [same_queue, change, *unlock], again=True)
+        in_vain = 0 if await _write(handle, [same_queue, change, *unlock], again=True) else in_vain + 1
+        if in_vain == MOST_TRIES:
+            raise contradiction(handle.name, path)
 
 
 async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
