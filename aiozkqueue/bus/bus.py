@@ -161,7 +161,7 @@ class Bus(Generic[E]):
         refusals = list[int]()
         while True:
             puts, check = await self._prepare(body, put_options)
-            if refusals.count(check.version) == MOST_REFUSALS:
+            if refusals.count(check.modified) == MOST_REFUSALS:
                 raise self._groups.inconsistent(UNCHANGED)
             if tx is not None:
                 return work_given(tx).add_puts(puts, check)
@@ -173,7 +173,7 @@ class Bus(Generic[E]):
                 await runtime.settle(atomic_write)
             except GroupsChangedError:
                 if atomic_write.settled:  # otherwise it was not sent
-                    refusals.append(check.version)
+                    refusals.append(check.modified)
                 continue
             except (QueueFullError, TransactionTooLargeError):
                 if bounded == needs_of(puts, {}).keys() and await self._groups.are_still(check):

@@ -54,6 +54,7 @@ class Groups:
         self._paths = paths
         self._record = BusRecord()
         self._version = -1
+        self._modified = 0  # the zxid of the record that was read
         self._known = False
 
     async def known(self) -> tuple[tuple[str, ...], GroupsCheck]:
@@ -66,7 +67,7 @@ class Groups:
             if (tries := tries + 1) > MOST_REFUSALS:
                 raise self.inconsistent("is not found, although it was created")
             await self._create()
-        return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget)
+        return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget, self._modified)
 
     async def stored(self) -> tuple[str, ...]:
         """Read the groups as they are now, without creating anything. Raises: AccessDeniedError, PayloadError."""
@@ -86,7 +87,7 @@ class Groups:
         """Read the groups, and return whether they are those of a check. Raises: AccessDeniedError, PayloadError."""
         self.forget()
         _, latest = await self.known()
-        return latest.version == check.version
+        return latest.modified == check.modified
 
     @asynccontextmanager
     async def unchanged(self, check: GroupsCheck) -> AsyncIterator[None]:
@@ -158,14 +159,15 @@ class Groups:
             groups = change(before)
             if groups == before:
                 return
+            modified = self._modified
             operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
             try:
                 await runtime.settle(
                     AtomicWrite(runtime.ids.next(), FixedOperations(self._subject, [operation], self._explain))
                 )
             except GroupsChangedError:
-                refusals.append(operation.version)
-                if refusals.count(operation.version) == MOST_REFUSALS:
+                refusals.append(modified)
+                if refusals.count(modified) == MOST_REFUSALS:
                     raise self.inconsistent(UNCHANGED) from None
                 continue
             self.forget()
@@ -193,7 +195,7 @@ class Groups:
         except MalformedError as error:
             msg = f"{base}: {error}"
             raise PayloadError(msg) from error
-        self._version, self._known = stat.version, True
+        self._version, self._modified, self._known = stat.version, stat.mzxid, True
         return True
 
     async def _create(self) -> None:
@@ -208,13 +210,15 @@ class Groups:
 class GroupsCheck(Part):
     """Asserts that a bus has the groups that an event is put to."""
 
-    __slots__ = ("_changed", "_path", "version")
+    __slots__ = ("_changed", "_path", "modified", "version")
 
-    def __init__(self, path: str, version: int, changed: Callable[[], None]) -> None:
+    def __init__(self, path: str, version: int, changed: Callable[[], None], modified: int) -> None:
         super().__init__(OPERATION_WEIGHT)
         self._path = path
         self.version: int = version
         """The version of the bus's record."""
+        self.modified: int = modified
+        """The zxid of the record. A bus that was deleted and created again has the same versions."""
         self._changed = changed
 
     def compose(self, composition: Composition) -> None:
