@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ class OutageLog:
         """Another client of this process with these servers. Outages that it logs are not logged here."""
         self.attempts: dict[Server, str] = {}
         """Why the last attempt to reach each server failed, in the current outage."""
+        self.first_wait: float = math.inf
+        """Seconds for which a caller waits for the first connection."""
         self._ensemble = ensemble
         self._outage: Outage | None = None
         self._warned = False  # of this outage

@@ -89,7 +89,6 @@ class Session:
         self.timeout: float = timeout
         self.session_id: int = 0
         self._wanted_timeout = timeout
-        self._first_wait = math.inf  # for the first connection
         self._tls = tls
         self._auth = tuple(auth)
         self._random = jitter or random.Random()  # noqa: S311 - spreads reconnections, protects nothing
@@ -228,7 +227,7 @@ class Session:
             ConnectionLossError: no connection in that time; names the servers and each one's error.
             AuthFailedError: the credentials were refused.
         """
-        self._first_wait = math.inf if within is None else within
+        self._outages.first_wait = math.inf if within is None else within
         self.start()
         try:
             with anyio.move_on_after(within):
@@ -406,7 +405,7 @@ class Session:
         """
         most = self.timeout * _ROUND
         if attempts > 1 and not self.states.generation:
-            most = min(most, self._first_wait * _ROUND)
+            most = min(most, self._outages.first_wait * _ROUND)
         doublings = min(int(self._outages.lasted / self.timeout), _MOST_DOUBLINGS)
         return max(min(most / attempts * 2.0**doublings, most), _SHORTEST_ATTEMPT)
 
