@@ -177,10 +177,10 @@ class Groups:
     def _subject(self) -> str:
         return f"bus {self._paths.name!r}"
 
-    def _explain(self, error: ZooKeeperError) -> QueueError:
+    def _explain(self, error: ZooKeeperError) -> QueueError | None:
         if isinstance(error, BadVersionError | NoNodeError):
             return GroupsChangedError(f"{self._paths.base}: {error}")
-        return QueueError(f"{self._paths.base}: {error}")
+        return None
 
     async def _read(self) -> bool:
         """Read the record; return whether there is one. Raises: AccessDeniedError, PayloadError."""

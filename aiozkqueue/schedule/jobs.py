@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout.jobs import Missed
+    from aiozkqueue.queue.commit.register import Explain
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
@@ -236,8 +237,8 @@ class Jobs:
         """
         path = self._paths.job(name)
 
-        def explain(error: ZooKeeperError) -> QueueError:
-            return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{_job(name)}: {error}")
+        def explain(error: ZooKeeperError) -> QueueError | None:
+            return _not_found(name) if isinstance(error, NoNodeError) else None
 
         operations: list[Operation] = [Delete(path), SetData(self._paths.base, b"")]  # see `removals`
         await apply(core_of(self._session), _job(name), operations, explain)
@@ -283,12 +284,12 @@ class Jobs:
         record = replace(record, last=await server_time(runtime, _job(name)))
         await ensure_folder(runtime, _job(name), self._paths.base)
 
-        def explain(error: ZooKeeperError) -> QueueError:
+        def explain(error: ZooKeeperError) -> QueueError | None:
             if isinstance(error, NodeExistsError):
                 return AlreadyExistsError(
                     f"job {name!r} already exists; change it with `Jobs.change`, or remove it first"
                 )
-            return QueueError(f"{_job(name)}: {error}")
+            return None
 
         await apply(runtime, _job(name), [Create(path, record.encode())], explain)
         return await _shown(runtime, name, record)
@@ -360,9 +361,7 @@ async def ensure_folder(runtime: SessionCore, subject: str, path: str) -> None:
         raise right_denied(subject, f"create children of {parent_of(path)}", error) from error
 
 
-async def apply(
-    runtime: SessionCore, subject: str, operations: list[Operation], explain: Callable[[ZooKeeperError], QueueError]
-) -> None:
+async def apply(runtime: SessionCore, subject: str, operations: list[Operation], explain: Explain) -> None:
     """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
     await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations(subject, operations, explain)))
 
@@ -374,10 +373,10 @@ async def replace_job(runtime: SessionCore, path: str, job: JobRecord, version: 
     """
     subject = _job(name_at(path))
 
-    def explain(error: ZooKeeperError) -> QueueError:
+    def explain(error: ZooKeeperError) -> QueueError | None:
         if isinstance(error, NoNodeError | BadVersionError):
             return JobChangedError(f"{subject}: {error}")
-        return QueueError(f"{subject}: {error}")
+        return None
 
     await apply(runtime, subject, [removed, SetData(path, job.encode(), version)], explain)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast, get_args
 
 from aiozkqueue.arguments import flag, is_choice, text
-from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
+from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError
 from aiozkqueue.layout import (
     HOUR,
     ConsumeTimes,
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from aiozkqueue.arguments import Seconds
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.layout import Policy, StoredConfig
     from aiozkqueue.queue.commit.conditional import Change
     from aiozkqueue.queue.message import DeadLetter
@@ -147,10 +148,10 @@ class Notifications:
         subject = _subject(service, name)
         await ensure_folder(runtime, subject, self._base)
 
-        def explain(error: ZooKeeperError) -> QueueError:
+        def explain(error: ZooKeeperError) -> QueueError | None:
             if isinstance(error, NodeExistsError | BadVersionError | NoNodeError):
                 return ConflictError(f"{state.paths.base}: {error}")
-            return QueueError(f"{subject}: {error}")
+            return None
 
         while True:
             with readable(subject, path):

@@ -146,9 +146,9 @@ def connect(
         root: the path of the queues.
         session_timeout: how long a dead process keeps its messages, seconds. The server may change it.
         connect_timeout: how long to wait for the first connection, seconds.
-        operation_timeout: how long a read, a put, or a change of settings waits while no server answers, seconds. A
-            read raises `ConnectionLostError` then. Other calls raise `NotCommittedError` if nothing was applied, and
-            `OutcomeUnknownError` if it may have been applied.
+        operation_timeout: how long a read, a put, or a change of settings waits while no server answers, or while none
+            answers a change, seconds. A read raises `ConnectionLostError` then. Other calls raise `NotCommittedError`
+            if nothing was applied, and `OutcomeUnknownError` if it may have been applied.
         tls: a context that verifies host names, as `ssl.create_default_context` returns it; None: no TLS.
         auth: credentials, which are sent on every connection.
         acl: the access control list of every znode that is created. By default it allows only the user of ``auth``

@@ -426,7 +426,7 @@ class SessionCore:
     def _end_search(self, waiter: Waiter) -> None:
         """End the search of a taker, unless a server has answered in the meantime."""
         loop = self.committer.loop
-        left = self.zookeeper.last_received + self.operation_timeout - loop.time()
+        left = self.zookeeper.last_answered + self.operation_timeout - loop.time()
         if left > 0:
             loop.call_later(left, self._end_search, waiter)
         elif not waiter.future.done():

@@ -1,8 +1,9 @@
 """The end of a call while no server answers, and the error that states whether any part may have been applied.
 
 A call may take long if there is much to do. Its limit is the time since the client last received anything from a
-server. If the servers refuse the credentials when the client reconnects, it never receives an answer, and the call
-ends at once.
+server. For a call that changes something, it is also the time since a server last answered a change, while one waits
+for its answer. If the servers refuse the credentials when the client reconnects, it never receives an answer, and the
+call ends at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from aiozkqueue.errors import ConnectionLostError, NotCommittedError, OutcomeUnknownError
 
-from .errors import MultiError, NotConnectedError, refuses_credentials
+from .errors import MultiError, NotConnectedError, ServerError, refuses_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -35,7 +36,8 @@ current_call: ContextVar[CallLimit | None] = ContextVar("aiozkqueue_call", defau
 class CallLimit:
     """Cancels its block and raises an error when no server has answered for ``seconds`` since the block began.
 
-    The error is the one of a read, unless the block is marked as one that ``writes``.
+    The error is the one of a read, unless the block is marked as one that ``writes``. An error code that no part of
+    the call understands ends the block with the same error.
     """
 
     __slots__ = (
@@ -96,6 +98,9 @@ class CallLimit:
             raise self._error() from error
         if self.writes and self.in_doubt and refuses_credentials(error):
             raise self._unknown(f"{self._what}: {error}") from error
+        refusal = error.error if isinstance(error, MultiError) else error
+        if isinstance(refusal, ServerError) or (self.writes and isinstance(refusal, ConnectionLostError)):
+            raise self._failed(f"{self._what}: {refusal}") from error
 
     def count(self, reply: asyncio.Future[Any]) -> None:
         """Count a multi as a change that was sent, until its reply reports that it was not applied."""
@@ -106,7 +111,7 @@ class CallLimit:
     def _on_reply(self, reply: asyncio.Future[Any]) -> None:
         self._unanswered -= 1
         error = None if reply.cancelled() else reply.exception()
-        self.sent = self.sent or not isinstance(error, MultiError | NotConnectedError)
+        self.sent = self.sent or not isinstance(error, MultiError | NotConnectedError | ServerError)
 
     @property
     def in_doubt(self) -> bool:
@@ -114,8 +119,9 @@ class CallLimit:
         return self.sent or self._unanswered > 0
 
     def _on_timer(self) -> None:
-        loop = asyncio.get_running_loop()
-        left = max(self._began, self._zookeeper.last_received) + self.seconds - loop.time()
+        loop, zookeeper = asyncio.get_running_loop(), self._zookeeper
+        answered = zookeeper.last_answered if self.writes else zookeeper.last_received
+        left = max(self._began, answered) + self.seconds - loop.time()
         if left > 0:
             self._timer = loop.call_later(left, self._on_timer)
             return
@@ -124,9 +130,15 @@ class CallLimit:
         self._task.cancel()
 
     def _error(self) -> QueueError:
+        zookeeper = self._zookeeper
         why = f"{self._what}: no answer from ZooKeeper within {self.seconds:g} s"
-        if self._zookeeper.throttled:
+        if zookeeper.throttled:
             why += ", because the server has too much to do and drops requests"
+        elif zookeeper.last_received > zookeeper.last_answered:
+            why += " to any change, although it answers reads"
+        return self._failed(why)
+
+    def _failed(self, why: str) -> QueueError:
         if not self.writes:
             return ConnectionLostError(f"{why}; try again when a server is available")
         if not self.in_doubt:

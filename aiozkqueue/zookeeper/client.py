@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -85,6 +85,9 @@ class ZooKeeperClient:
         self._states = session.states
         self._chroot = session.ensemble.chroot
         self._acl = wire.encode_acl(acl)
+        self._unanswered = 0  # the multis in flight
+        self._waiting_since: float | None = None  # when the first of them was sent, or the last answer came
+        self._lost_at = float("-inf")  # when the last multi was lost
 
     @property
     def state(self) -> State:
@@ -117,6 +120,16 @@ class ZooKeeperClient:
         return self._session.last_received
 
     @property
+    def last_answered(self) -> float:
+        """See `ZooKeeper`."""
+        received, since = self._session.last_received, self._waiting_since
+        if since is None:
+            return received
+        # A lost multi is sent again soon after the next connection, unless its caller has given up.
+        lost = self._unanswered or asyncio.get_running_loop().time() - self._lost_at < self.session_timeout
+        return min(received, since) if lost else received
+
+    @property
     def throttled(self) -> bool:
         """See `ZooKeeper`."""
         return self._session.pause > 0
@@ -141,13 +154,26 @@ class ZooKeeperClient:
         request = wire.multi(operations, chroot=self._chroot, acl=self._acl, results=results)
         return self._counted(self._session.submit(request, generation=generation))
 
-    @staticmethod
-    def _counted(reply: asyncio.Future[T]) -> asyncio.Future[T]:
-        """Return the reply, which the limit of the call counts while the call sends its changes."""
+    def _counted(self, reply: asyncio.Future[T]) -> asyncio.Future[T]:
+        """Return the reply to a multi, which also the limit of the call counts while the call sends its changes."""
+        if not reply.done():
+            if self._waiting_since is None:
+                self._waiting_since = reply.get_loop().time()
+            self._unanswered += 1
+            reply.add_done_callback(self._on_reply)
         call = current_call.get()
         if call is not None and call.changing:
             call.count(reply)
         return reply
+
+    def _on_reply(self, reply: asyncio.Future[Any]) -> None:
+        """Note the answer to a multi, or its loss."""
+        self._unanswered -= 1
+        now = reply.get_loop().time()
+        if not reply.cancelled() and isinstance(reply.exception(), ConnectionLossError | SessionExpiredError):
+            self._lost_at = now
+        else:
+            self._waiting_since = now if self._unanswered else None
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
         """Return data and stat of a znode.

@@ -217,6 +217,14 @@ class ZooKeeper(Protocol):
         ...
 
     @property
+    def last_answered(self) -> float:
+        """As `last_received`; while a change waits for its answer, not later than the last answer to a change.
+
+        Servers may answer reads, and accept connections, but lose each change.
+        """
+        ...
+
+    @property
     def throttled(self) -> bool:
         """Whether `wait_connected` waits before a request that was dropped is sent again."""
         ...

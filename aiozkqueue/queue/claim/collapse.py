@@ -46,8 +46,6 @@ log: Final = logging.getLogger(__name__)
 #: Duplicates removed in one multi. If there are more, the oldest are removed before the newest message is claimed.
 TOGETHER = 100
 COLLAPSED = Disposition("remove", outcome=End.COLLAPSED)
-
-
 #: The chain of the messages that are in no set.
 _UNLIKE: Final = ""
 #: Names that are examined before the event loop runs other tasks.

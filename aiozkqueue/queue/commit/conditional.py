@@ -87,14 +87,10 @@ class ConditionalPart(Part):
             return state.repair(operation, error)  # the server has removed the empty locks znode
         if isinstance(error, NotEmptyError):
             self.obstacle = operation.path
-        self._learn(operation)
+        if operation.path == state.paths.base:
+            state.invalidate()  # it was another configuration when the data was read
         self.left = not isinstance(error, ServerError)  # the server would refuse a repetition too
         raise NotCommittedError(f"{operation.path}: {error}")
-
-    def _learn(self, operation: Operation) -> None:
-        """Have the configuration read again if it was another one when the data was read."""
-        if operation.path == self._change.state.paths.base:
-            self._change.state.invalidate()
 
     def failed(self, error: BaseException) -> None:
         """Keep the error."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from aiozkqueue.errors import QueueError
+from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.runtime.acl_errors import required_right, right_denied
 from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import NoAuthError
@@ -14,10 +14,14 @@ from .write import AtomicWrite, Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .write import Composition
+
+Explain: TypeAlias = "Callable[[ZooKeeperError], QueueError | None]"
+"""Returns the error to raise for a refusal; None: of a kind that it does not know."""
 
 
 class FixedOperations(Part):
@@ -28,10 +32,8 @@ class FixedOperations(Part):
 
     __slots__ = ("_explain", "_operations", "changed")
 
-    def __init__(
-        self, changed: str, operations: Sequence[Operation], explain: Callable[[ZooKeeperError], QueueError]
-    ) -> None:
-        """``changed`` names the data that the operations change, for the error of a user without the right to do so."""
+    def __init__(self, changed: str, operations: Sequence[Operation], explain: Explain) -> None:
+        """``changed`` names the data that the operations change, for the errors that ``explain`` does not know."""
         size = sum(len(data) for operation in operations if isinstance(data := getattr(operation, "data", b""), bytes))
         super().__init__(size + 200 * (len(operations) + 1))
         self.changed = changed
@@ -46,7 +48,7 @@ class FixedOperations(Part):
         """Raise the caller's own explanation of the refusal."""
         if isinstance(error, NoAuthError):
             raise right_denied(self.changed, required_right(operation), error) from error
-        raise self._explain(error)
+        raise self._explain(error) or NotCommittedError(f"{self.changed}: {error}; nothing was applied")
 
 
 async def server_time(runtime: Runtime, subject: str) -> int:
@@ -57,6 +59,6 @@ async def server_time(runtime: Runtime, subject: str) -> int:
     Raises: QueueError; as `Queue.put`.
     """
     while not runtime.server_clock.sampled_within(TRUSTED):
-        sample = FixedOperations(subject, (), lambda error: QueueError(f"{error}"))
+        sample = FixedOperations(subject, (), lambda _: None)
         await runtime.settle(AtomicWrite(runtime.ids.next(), sample))
     return runtime.server_clock.now()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.arguments import plain
 from aiozkqueue.codec import BytesCodec, Codec, encode_all
-from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
@@ -119,12 +119,15 @@ def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], value: object
 
 
 async def make_ready(puts: Iterable[Put]) -> None:
-    """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`."""
-    for put in puts[:1] if type(puts) is PlainPuts else puts:  # those are alike
-        if not put.state.ready:
-            await put.state.open_or_create()
-        if put.plan is not None:
-            await put.plan.prepare()
+    """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`, but NotCommittedError."""
+    try:
+        for put in puts[:1] if type(puts) is PlainPuts else puts:  # those are alike
+            if not put.state.ready:
+                await put.state.open_or_create()
+            if put.plan is not None:
+                await put.plan.prepare()
+    except ConnectionLostError as error:
+        raise NotCommittedError(f"{error}; nothing was stored") from error
 
 
 def plan_of(handle: QueueHandle[Runtime], options: Mapping[str, Any]) -> PutPlan | None:

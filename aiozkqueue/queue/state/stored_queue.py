@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy, QueuePaths
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
 
     from .snapshot import QueueFeature
 
@@ -198,9 +198,9 @@ class StoredQueue:
             raise
 
     async def _configure(self, config: QueueConfig) -> None:
-        creates = config.paused is None or config != QueueConfig(paused=config.paused)
+        pauses = config.paused is not None and config == QueueConfig(paused=config.paused)
         await self.refresh()
-        reopen = self.open_or_create if creates else self.open
+        reopen = self.open if pauses else self.open_or_create
         await reopen()
         while True:
             before = self.snapshot
@@ -221,17 +221,18 @@ class StoredQueue:
         It does not if the configuration has changed since, also by this session. If False is returned, the caller
         checks whether it has worked.
         """
-        applied = False
         change = [SetData(self.paths.base, config.encode(), before.revision.version), *operations]
         try:
             await apply_until_answered(self._zookeeper, change)
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise access_denied(self.name, error.error) from error
-        else:
-            applied = True
-        self.invalidate()
-        return applied
+            if isinstance(error.error, ServerError):
+                raise self._invalid_answer(error.error) from error  # a repetition would be refused too
+            return False
+        finally:
+            self.invalidate()
+        return True
 
     async def _open(self, *, creates: bool) -> None:
         while not self.ready:
@@ -251,14 +252,16 @@ class StoredQueue:
             await until_answered(self._zookeeper, partial(self._try_open, creates=creates))
         except NoAuthError as error:
             raise access_denied(self.name, error) from error
-        except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
-            msg = f"queue {self.name!r}: the server's answer is invalid: {error}"
-            raise ConnectionLostError(msg) from error
-        except MultiError as error:
-            if isinstance(error.error, NoAuthError):
-                raise access_denied(self.name, error.error) from error
-            if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
-                raise
+        except (MultiError, ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
+            cause = error.error if isinstance(error, MultiError) else error
+            if isinstance(cause, NoAuthError):
+                raise access_denied(self.name, cause) from error
+            if cause is error or not isinstance(cause, NodeExistsError | BadVersionError | NoNodeError):
+                raise self._invalid_answer(cause) from error
+            # Another process has created or changed a znode in the meantime: try again.
+
+    def _invalid_answer(self, error: ZooKeeperError) -> ConnectionLostError:
+        return ConnectionLostError(f"queue {self.name!r}: the server's answer is invalid: {error}")
 
     async def _try_open(self, *, creates: bool) -> None:
         paths, invalidations = self.paths, self._invalidations
