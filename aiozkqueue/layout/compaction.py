@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 PUT_BEFORE: Final = "o"
 """The letter of a field of restored items with a key: when the message was first put, in milliseconds since 1970."""
 
+ASKS: Final = "c1"
+"""A field of the messages of calls: one that is replaced is read before, because its caller is answered."""
+
 
 def compaction_key(name: ItemName) -> str | None:
     """Return the text that all messages of one set have in common; None for a message that is in no set.
@@ -22,7 +25,11 @@ def compaction_key(name: ItemName) -> str | None:
     """
     if name.key is None or name.group is not None:
         return None
-    return "-".join((name.key, name.tags or "", *(field for field in name.unknown if field[:1] != PUT_BEFORE)))
+    return "-".join((name.key, name.tags or "", *filter(_distinguishes, name.unknown)))
+
+
+def _distinguishes(field: str) -> bool:
+    return field[:1] != PUT_BEFORE and field != ASKS
 
 
 def compaction_key_at(text: str) -> str | None:

@@ -7,7 +7,8 @@ optionally ``-r<row>``, and then ``-i<id>-<sequence>``. A message that has left 
 - ``p``, the priority + 128 in three digits, appears only with ``t``. Other items have the priority of their lane.
 - ``e`` is the time of expiry. ``u1`` says that the key is unique: the item has a znode under ``keys/``.
 - ``r`` is the writer's own identification, by which it checks whether a message has been put. Consumers ignore it.
-- ``o``, ``n`` and ``s`` belong to single features: see `compaction.PUT_BEFORE`, `item_node`, and notifications.
+- ``o``, ``c``, ``n`` and ``s`` belong to single features: see `compaction.PUT_BEFORE` and `compaction.ASKS`,
+  `item_node`, and notifications.
 
 Fields are separated by dashes and start with their letter. The id is the last field. A field is kept with the name but
 ignored if its letter is unknown or repeated, if it is empty, or if it is a due time that is not a number. The sequence

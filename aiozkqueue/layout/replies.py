@@ -13,6 +13,7 @@ import re
 from typing import Final, NamedTuple, Self
 
 from .fields import readable_fields
+from .history import End
 
 REPLY_TO: Final = "reply-to"
 """The header with the address of a reply."""
@@ -26,7 +27,20 @@ FAILED: Final = "failed-"
 #: Maximum number of characters of a reason; that of a dead letter is complete.
 MOST_REASON: Final = 1000
 
+#: The reasons for the ends of messages that no handler has decided.
+REASONS: Final = {
+    End.CANCELLED: "it was cancelled",
+    End.COLLAPSED: "a newer message of its key has replaced it",
+    End.EXPIRED: "it expired",
+    End.REMOVED: "it was purged",
+}
+
 _ADDRESS: Final = re.compile(r"([0-9A-Za-z]{12})/([0-9A-Za-z]{18})")
+
+
+def asks_for_reply(data: bytes) -> bool:
+    """Whether the bytes of an item or a bundle may have a message of a call."""
+    return REPLY_TO.encode() in data
 
 
 class ReplyAddress(NamedTuple):

@@ -29,9 +29,9 @@ from aiozkqueue.layout import (
     name_at,
     parse_bundle_record,
 )
+from aiozkqueue.layout.replies import asks_for_reply
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
-from aiozkqueue.queue.commit.unclaimed import asks_for_reply
 from aiozkqueue.queue.redelivery.bundles import ATTEMPTS, Dissolved, dissolve, read_bundle, read_bundles, removal
 from aiozkqueue.queue.state.config_rules import excludes_bundles
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials

@@ -171,7 +171,7 @@ class Queue(Destination[T]):
 
         Raises:
             NoReplyError: there was no reply in time.
-            GivenUpError: the message has become a dead letter, was dropped, cancelled or purged, or has expired.
+            GivenUpError: the message is a dead letter, was dropped, cancelled, purged or replaced, or has expired.
             PayloadError: the value is not of the queue's type, or the reply is not of the type ``reply``.
             MessageTooLargeError, NotCommittedError, OutcomeUnknownError, QueueFullError, DuplicateKeyError,
             ConfigConflictError: as `put`.

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import GivenUpError
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError
+from tests.simulation.test_known_configuration import play
+from tests.simulation.test_lasting_refusals import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from aiozkqueue.zookeeper.errors import NodeError
 
 #: An idle consumer sends few requests in minutes. A consumer that lists repeatedly sends thousands.
 FEW = 60
@@ -106,3 +117,58 @@ def test_a_duplicate_put_while_its_message_is_handled_is_taken_next() -> None:
                 assert await jobs.size() == 0
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("number", [1, MANY])
+@pytest.mark.parametrize("history", [None, zq.History()], ids=["plain", "history"])
+@pytest.mark.parametrize("keys", ["key", "payload"])
+def test_a_call_ends_as_soon_as_a_newer_message_of_its_key_replaces_it(
+    number: int, history: zq.History | None, keys: str
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        caller, consumer = sessions
+        options: Any = {"key": "k"} if keys == "key" else {}  # Any: keyword arguments of a put
+        jobs = caller.queue("jobs")
+        await jobs.configure(zq.QueueConfig(collapse=True, history=history))
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            calls = [tasks.create_task(ended(jobs.call(b"1", timeout=1000, **options))) for _ in range(number)]
+            await asyncio.sleep(5)
+            newest = await jobs.put(b"1", **options)
+            async with consumer.transaction() as tx:
+                message = await tx.take(consumer.queue("jobs"), timeout=5)
+                assert message is not None
+                assert message.id == newest
+        assert {str(await call).rpartition(": ")[2] for call in calls} == {"a newer message of its key has replaced it"}
+        assert await jobs.size() == 0
+
+    play(program, 2)
+
+
+async def ended(call: Awaitable[object]) -> GivenUpError:
+    with pytest.raises(GivenUpError) as error:
+        await call
+    return error.value
+
+
+@pytest.mark.parametrize("refusal", [NoAuthError, NoNodeError])
+def test_the_newest_message_is_taken_although_the_caller_of_an_older_one_cannot_be_answered(
+    refusal: type[NodeError],
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        caller, consumer = sessions
+        jobs = caller.queue("jobs")
+        await jobs.configure(zq.QueueConfig(collapse=True))
+        with pytest.raises(zq.errors.NoReplyError):
+            await jobs.call(b"1", timeout=5)
+        await jobs.put(b"1")
+        refused = refuse(
+            consumer,
+            lambda operation: isinstance(operation, Create) and "/failed-" in operation.path,
+            refusal(),
+        )
+        async with consumer.transaction() as tx:
+            assert await tx.take(consumer.queue("jobs"), timeout=5) is not None
+        assert len(refused) == 1
+        assert await jobs.size() == 0
+
+    play(program, 2)

@@ -18,8 +18,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.layout import End, ItemName, ItemRef, id_at, lane_at, parse_lock
-from aiozkqueue.layout.compaction import compaction_key_at, newest_own, newest_restored, put_at, restored_in
+from aiozkqueue.layout import End, ItemName, ItemRef, has_field, id_at, lane_at, name_at, parse_lock
+from aiozkqueue.layout.compaction import ASKS, compaction_key_at, newest_own, newest_restored, put_at, restored_in
 from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
@@ -31,7 +31,7 @@ from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyE
 from .claimer import MOST_LOGGED, AttachedOpError, ContendedError, ReopenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.state.hooks import RefusalHandler
@@ -73,14 +73,13 @@ class Duplicates(NamedTuple):
         operation, handler, place = self.operations[index]
         if place is not None and isinstance(error, NotEmptyError):
             self.collapse.skip(place, error)
-            return ContendedError(-1)
-        if isinstance(error, NoAuthError):
+        elif handler is not None:
+            if (repair := handler.repair(operation, error)) is not None:
+                await repair
+        elif isinstance(error, NoAuthError):
             if not isinstance(operation, Check):
                 return error
             self.collapse.skip_unreadable(id_at(operation.path), error)
-            return ContendedError(-1)
-        if handler is not None and (repair := handler.repair(operation, error)) is not None:
-            await repair
         return ContendedError(-1)
 
 
@@ -304,8 +303,8 @@ class Collapse:
             (Check(self._state.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
         read, room, places = partial(self._read, generation=generation), self._zookeeper.max_request // 2, list[str]()
-        first = FIRST_PAGE if self._state.snapshot.end_hooks else TOGETHER
-        async for _, snapshots in pages([older for _, older in pairs], read, bytes_of_items, first):
+        older = [older for _, older in pairs]
+        async for _, snapshots in pages(older, read, bytes_of_items, FIRST_PAGE if self._reads(older) else TOGETHER):
             for snapshot in snapshots:
                 change = removal(self, self._state, snapshot, COLLAPSED)
                 room -= change.weight
@@ -319,7 +318,7 @@ class Collapse:
         return Duplicates(self, places, operations), []
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
-        """Read the data for the removal of duplicates; their payloads only if a history keeps them."""
+        """Read the data for the removal of duplicates; their bytes only if that `_reads` them."""
         paths = [
             path for place in places for path in (self._state.paths.at(place), self._state.paths.meta(id_at(place)))
         ]
@@ -339,12 +338,15 @@ class Collapse:
             if item is not None
         ]
 
+    def _reads(self, paths: Iterable[str]) -> bool:
+        """Whether items are read before they are removed: for the history, or for the callers who are answered."""
+        return bool(self._state.snapshot.end_hooks) or any(has_field(name_at(path), ASKS) for path in paths)
+
     async def _read_nodes(self, paths: Sequence[str], generation: int) -> list[Node | None]:
-        zookeeper = self._zookeeper
-        if self._state.snapshot.end_hooks:
-            return await zookeeper.read_many(paths, generation=generation)
+        if self._reads(paths):
+            return await self._zookeeper.read_many(paths, generation=generation)
         stats: list[Stat | None] = await asyncio.gather(
-            *(zookeeper.exists(path, generation=generation) for path in paths)
+            *(self._zookeeper.exists(path, generation=generation) for path in paths)
         )
         return [None if stat is None else Node(b"", stat) for stat in stats]
 

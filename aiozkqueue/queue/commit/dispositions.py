@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from random import random
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
+from aiozkqueue.layout.replies import REASONS
 from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 #: Maximum seconds for which a message that cannot be removed is skipped.
 LONGEST_SKIP = 3600.0
-_ANSWERS: Final = {End.CANCELLED: "it was cancelled", End.EXPIRED: "it expired", End.REMOVED: "it was purged"}
 #: The field of a dead letter's header that holds the item's name in another program's queue.
 FOREIGN_NAME = "name"
 
@@ -66,7 +66,7 @@ class Disposition(NamedTuple):
     @property
     def answer(self) -> str:
         """The reason why no handler will reply to a call of the message; empty: one may reply, or has done so."""
-        return "" if self.replaced else self.reason or _ANSWERS.get(self.outcome or End.FINISHED, "")
+        return "" if self.replaced else self.reason or REASONS.get(self.outcome or End.FINISHED, "")
 
 
 CONSUME = Disposition("consume")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id, name_at
-from aiozkqueue.layout.replies import REPLY_TO
+from aiozkqueue.layout.replies import asks_for_reply
 from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, create_dead_letter
@@ -276,11 +276,6 @@ def removal(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposi
         operations += freed_with(paths, snapshot.name)
     recorded = state.snapshot.end_hooks or (disposition.answer and asks_for_reply(snapshot.item.data))
     return Change(state, operations, (as_claim(state, snapshot, runtime), disposition) if recorded else None)
-
-
-def asks_for_reply(data: bytes) -> bool:
-    """Whether the bytes of an item or a bundle may have a message of a call."""
-    return REPLY_TO.encode() in data
 
 
 def as_configured(snapshot: ItemSnapshot, change: Change) -> Change:

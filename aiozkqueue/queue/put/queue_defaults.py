@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import ItemRef, decode, has_field, item_field, key_hash, payload_hash, with_field
-from aiozkqueue.layout.compaction import PUT_BEFORE
+from aiozkqueue.layout.compaction import ASKS, PUT_BEFORE
+from aiozkqueue.layout.replies import asks_for_reply
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
@@ -45,6 +46,8 @@ class QueueDefaults:
             put = self._with_key(put)
             if put_before is not None and not has_field(put.prefix, PUT_BEFORE):
                 put = put.with_field(f"{PUT_BEFORE}{put_before}")
+            if asks_for_reply(put.data) and not has_field(put.prefix, ASKS):
+                put = put.with_field(ASKS)
         if config.lifetime is not None and not _has_lifetime(put):
             put = put._replace(plan=with_lifetime(put.plan, self._state, self._clock, config.lifetime))
         return put

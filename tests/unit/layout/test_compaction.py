@@ -21,8 +21,10 @@ def name(fields: str, message: str, sequence: int) -> str:
     return f"item-{fields}-i{message}-{sequence:010d}"
 
 
-@pytest.mark.parametrize("fields", [KEY, f"{KEY}-u1", f"e99-{KEY}", f"{KEY}-o1700000000000", f"t5-p130-{KEY}-o7"])
-def test_items_of_a_key_are_in_one_set_also_if_they_were_restored(fields: str) -> None:
+@pytest.mark.parametrize(
+    "fields", [KEY, f"{KEY}-u1", f"e99-{KEY}", f"{KEY}-o1700000000000", f"t5-p130-{KEY}-o7", f"{KEY}-c1"]
+)
+def test_items_of_a_key_are_in_one_set_also_if_they_were_restored_or_are_of_calls(fields: str) -> None:
     item = ItemName.parse(name(fields, "x", 3))
     assert item is not None
     assert compaction_key(item) == compaction_key_at(name(fields, "y", 4)) == f"{KEY[1:]}-"
