@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
 
 from aiozkqueue.arguments import flag, is_storable, plain, required_seconds, text
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, QueueError, WrongLoopError
@@ -18,6 +19,7 @@ from aiozkqueue.zookeeper import connect as connect_zookeeper
 
 from .block import Block
 from .core import SessionCore, this_process
+from .credentials import set_in_environment
 from .session import QueueSession
 from .unit_of_work import current_work
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from .tracing import Tracing
 
 T = TypeVar("T")
+
+log: Final = logging.getLogger(__name__)
 
 #: Maximum length of the name of a session.
 LONGEST_NAME = 100
@@ -90,6 +94,7 @@ class _Connecting(Block):
             )
             raise WrongLoopError(msg) from None
         tracing = _tracing_of(option=self._tracing)
+        self._warn_of_open_znodes()
         try:
             zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
         except AuthFailedError as error:
@@ -108,6 +113,15 @@ class _Connecting(Block):
             raise
         self._runtime = runtime
         return QueueSession(runtime)
+
+    def _warn_of_open_znodes(self) -> None:
+        """Warn if the program has credentials in its environment, which only the command reads, and passes none."""
+        if not self._options["auth"] and self._options["acl"] is None and (variable := set_in_environment()):
+            text = (
+                "a session with %s has no credentials, so everyone may change its new znodes: %s is set, but connect() "
+                "does not read it; pass auth=, or acl=[zq.Acl.all('world', 'anyone')] if that is intended"
+            )
+            log.warning(text, self._hosts, variable)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

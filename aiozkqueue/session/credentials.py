@@ -1,4 +1,4 @@
-"""Credentials from the environment, or from a file: for the command and for Spark.
+"""Credentials from the environment, or from a file: for the command and for Spark. `connect` warns if it ignores them.
 
 Docker and Kubernetes pass secrets as files, which do not appear in the environment of child processes.
 """
@@ -30,6 +30,11 @@ def credentials_of_environment(environment: Mapping[str, str] = os.environ) -> l
         msg = f"{AUTH} and {AUTH_FILE} are both set; unset one of them"
         raise InvalidOptionError(msg)
     return credentials_of_file(file, AUTH_FILE) if file else _parsed(text, AUTH)
+
+
+def set_in_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """Return which of the variables names credentials; an empty text if none does."""
+    return next((variable for variable in (AUTH, AUTH_FILE) if environment.get(variable, "").strip()), "")
 
 
 def credentials_of_file(file: str | Path, option: str) -> list[Auth]:

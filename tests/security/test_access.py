@@ -412,3 +412,21 @@ async def test_users_that_one_acl_names_can_work_together(
             assert message is not None
         for path, entries in (await superuser.acls(root)).items():
             assert {entry.id.id.partition(":")[0] for entry in entries} == {"alice", "mallory"}, path
+
+
+@pytest.mark.parametrize("variable", ["AIOZKQUEUE_AUTH", "AIOZKQUEUE_AUTH_FILE"])
+async def test_a_session_without_credentials_warns_if_the_environment_has_some(
+    zookeeper: str, queue_root: str, variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def warnings(**options: Any) -> list[str]:
+        caplog.clear()
+        async with zq.connect(zookeeper, root=queue_root, **options):
+            return [record.message for record in caplog.records if "everyone may change" in record.message]
+
+    assert await warnings() == []
+    monkeypatch.setenv(variable, "digest:shop:secret")
+    [warning] = await warnings()
+    assert variable in warning
+    assert "secret" not in warning
+    assert await warnings(acl=[zq.Acl.all("world", "anyone")]) == []
+    assert await warnings(auth=[zq.Auth.digest("shop", "secret")]) == []
