@@ -30,7 +30,6 @@ from aiozkqueue.layout import (
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.candidates.past_hours import remove_hours
-from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.runtime.acl_errors import translate_denials
@@ -56,6 +55,7 @@ from .listing import collect_children
 from .orphans import ORPHAN_AGE, bad_locks, old_clients, orphan_metas
 from .queue_names import queue_names
 from .stats import configuration, lanes, lanes_of
+from .tag_sweep import sweep_tags
 from .ttl import sweep_expired
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class _Cleaning:
         return newer
 
     async def tags(self) -> int:
-        """Remove records of unused tags: no put can depend on a removed record (see `tag_records`)."""
+        """Remove records of unused tags: no put can depend on a removed record (see `tag_sweep`)."""
         paths = self._paths
         stat = await self._zookeeper.exists(paths.filters)
         if stat is None or stat.num_children <= MOST_TAGS:

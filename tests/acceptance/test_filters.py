@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.candidates.tag_records import sweep_tags
+from aiozkqueue.operations.tag_sweep import sweep_tags
 from aiozkqueue.session.internals import state_of
 from tests.integration.queue.conftest import eventually
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.candidates.tag_records import sweep_tags
-from aiozkqueue.session.internals import state_of
+from aiozkqueue.operations.tag_sweep import sweep_tags
+from aiozkqueue.session.internals import core_of, state_of
 from tests.simulation.killing import When, killed_at
+from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 
 async def _prepare(session: zq.QueueSession) -> None:
@@ -63,3 +68,41 @@ def test_a_sweep_killed_at_any_request_removes_no_tag_in_use(when: When) -> None
         reached, found = killed_at(number, when, before=_prepare, work=_sweep_all, after=_continue_and_check)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 10
+
+
+def test_a_sweep_of_a_deleted_queue_leaves_the_records_that_a_sweep_of_the_new_one_has_marked() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        slow, quick, operator = sessions
+        jobs, paths = operator.queue("jobs"), state_of(operator.queue("jobs")).paths
+        marked, listed = asyncio.Event(), asyncio.Event()
+
+        async def prepared(queue: zq.Queue[bytes]) -> None:
+            await queue.put(b"other", tags={"n": 1})
+            await queue.put(b"1", tags={"n": 0})
+
+        async def after_the_slow_one() -> list[str]:
+            marked.set()
+            await listed.wait()
+            return [paths.items]
+
+        async def sweep(session: zq.QueueSession, folders: Callable[[], Awaitable[list[str]]]) -> int:
+            zookeeper = core_of(session).zookeeper
+            return await sweep_tags(zookeeper, paths, folders, zookeeper.generation)
+
+        async def slowly_until_the_new_one_is_marked() -> list[str]:
+            await jobs.admin.delete(force=True)
+            await prepared(operator.queue("jobs"))
+            second.append(asyncio.create_task(sweep(quick, after_the_slow_one)))
+            await marked.wait()
+            return []
+
+        second: list[asyncio.Task[int]] = []
+        await prepared(jobs)
+        assert await sweep(slow, slowly_until_the_new_one_is_marked) == 0
+        assert await sweep(slow, after_the_slow_one) == 0  # the other sweep still has its lock
+        listed.set()
+        assert await second[0] == 0
+        async with quick.transaction() as tx:
+            assert await tx.take(quick.queue("jobs"), filters=zq.Filter("n", "eq", 0), timeout=5) is not None
+
+    play(program, 3)

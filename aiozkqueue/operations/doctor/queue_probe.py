@@ -19,7 +19,7 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.operations.batch_writers import writers
 from aiozkqueue.operations.bundles import claimed_bundles
 from aiozkqueue.operations.orphans import bad_locks, orphan_dues, orphan_metas, record_id
-from aiozkqueue.queue.candidates.tag_records import bad_records
+from aiozkqueue.operations.tag_sweep import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.runtime.strings import Names, clear_gradually
 from aiozkqueue.zookeeper import (

@@ -1,19 +1,16 @@
 """The records of tags: each combination is stored once in a queue, and read once by each session.
 
 A put asserts, in the multi that creates the item, that its record exists at version 0. So records can be swept during
-puts. A sweep raises a record's version, which makes later puts renew it first. Then it lists the names with digests,
-and removes a record that no item uses and no put has renewed. There is one sweep of a queue at a time.
+puts (`operations.tag_sweep`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import decode_tags, name_digest, tags_digest
+from aiozkqueue.layout import decode_tags, tags_digest
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Create,
@@ -22,19 +19,15 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    SetData,
-    below,
     read_separately,
     until_answered,
 )
 
-from .collectors import Matching
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.layout import QueuePaths, Tags
-    from aiozkqueue.zookeeper import Operation, ZooKeeper
+    from aiozkqueue.zookeeper import ZooKeeper
 
 log: Final = logging.getLogger(__name__)
 
@@ -46,8 +39,6 @@ MOST_WARNED = 100
 UNREADABLE_FOR = 60.0
 #: Records read in one request.
 PAGE = 200
-#: The lock of a sweep, next to the records.
-_SWEEPING = ".sweeping"
 
 
 class TagRecords:
@@ -76,7 +67,7 @@ class TagRecords:
                 await until_answered(self._zookeeper, lambda: self._store(path, data))
                 break
             except MultiError as refusal:
-                _raise_unless_overtaken(refusal)
+                raise_unless_overtaken(refusal)
         if len(self._declared) >= MOST_KNOWN:
             self._declared.clear()
         self._declared.add(digest)
@@ -168,79 +159,7 @@ async def read_records(
     return {digest: None if node is None else node.data for digest, node in zip(digests, nodes, strict=True)}
 
 
-async def bad_records(zookeeper: ZooKeeper, paths: QueuePaths, most: int) -> list[str]:
-    """Return the digests of records, up to ``most``, that this user may not read or that do not match their names."""
-    digests = [name for name in await below(zookeeper, paths.filters) if name != _SWEEPING][:most]
-    bad: list[str] = []
-    for start in range(0, len(digests), PAGE):
-        records = await read_records(zookeeper, paths, digests[start : start + PAGE])
-        bad += [
-            digest
-            for digest, data in records.items()
-            if isinstance(data, NoAuthError) or (data is not None and tags_digest(data) != digest)
-        ]
-    return bad
-
-
-async def sweep_tags(
-    zookeeper: ZooKeeper, paths: QueuePaths, folders: Callable[[], Awaitable[Iterable[str]]], generation: int
-) -> int:
-    """Remove the tag records that no item in these folders uses; return how many. Safe during puts.
-
-    ``folders`` returns all that hold items of the queue, with its dead letters both first and last: a message redriven
-    from there must be seen in at least one place. It is called when the records are marked: a put that does not renew
-    its record may be the first in its folder until then. Returns 0 at once while another sweep is running.
-
-    Raises: ConnectionLossError, SessionExpiredError, NoAuthError of the zookeeper package: sweep again.
-    """
-    lock = f"{paths.filters}/{_SWEEPING}"
-    if not await _try(zookeeper, [Create(lock, ephemeral=True)], generation):
-        return 0
-    try:
-        digests = [name for name in await zookeeper.children(paths.filters, generation=generation) if name != _SWEEPING]
-        marked: dict[str, bytes] = {}
-        for digest in digests:
-            with suppress(NoAuthError):  # a record that this user may not read or change stays
-                [node] = await zookeeper.read_many([paths.tags(digest)], generation=generation)
-                if node is not None:
-                    mark = SetData(paths.tags(digest), node.data, 0)
-                    if node.stat.version or await _try(zookeeper, [mark], generation):
-                        marked[digest] = node.data
-        # Later puts have renewed their records: only earlier items can depend on a marked one.
-        used: set[str | None] = set()
-
-        def note(name: str) -> bool:
-            used.add(name_digest(name))
-            return False
-
-        for folder in await folders():
-            with suppress(NoNodeError):
-                await zookeeper.children_into(folder, partial(Matching, note), generation=generation)
-        removed = 0
-        for digest, data in marked.items():
-            path = paths.tags(digest)
-            stat = await zookeeper.exists(path, generation=generation)
-            if stat is None or not stat.version:
-                continue
-            if digest in used:
-                await _try(zookeeper, [Delete(path, stat.version), Create(path, data)], generation)
-            else:
-                removed += await _try(zookeeper, [Delete(path, stat.version)], generation)
-        return removed
-    finally:
-        await _try(zookeeper, [Delete(lock)], generation)
-
-
-async def _try(zookeeper: ZooKeeper, operations: list[Operation], generation: int) -> bool:
-    """Apply a change; return False if another client was faster."""
-    try:
-        await zookeeper.multi(operations, generation=generation)
-    except MultiError as refusal:
-        _raise_unless_overtaken(refusal)
-        return False
-    return True
-
-
-def _raise_unless_overtaken(refusal: MultiError) -> None:
+def raise_unless_overtaken(refusal: MultiError) -> None:
+    """Return if another client was faster. Raises: the error of the refusal otherwise."""
     if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
         raise refusal.error from refusal
