@@ -177,7 +177,8 @@ class QueueAdmin:
 
         After this the queue does not exist, for any program, nor does the notification queue that is kept in it. A
         later put creates a new one. Consumers wait for it, and commits of messages of the deleted queue fail with
-        `ClaimLostError`. A put at the same moment is stored before the deletion or into the new queue. If this call
+        `ClaimLostError`. A put at the same moment is stored before the deletion or into the new queue. A redrive of
+        its dead letters at the same moment, or one that waits for capacity, may create it again, empty. If this call
         ends early, the queue may be deleted already, and the janitor of any session removes the rest of the data within
         two hours.
 
