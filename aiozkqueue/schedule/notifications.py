@@ -53,6 +53,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    ServerError,
     SetData,
     changes,
     reads,
@@ -237,6 +238,8 @@ async def _creation(runtime: SessionCore, state: QueueState, config: QueueConfig
         except MultiError as error:  # while the remains of an earlier queue were cleared
             if isinstance(error.error, NoAuthError):
                 raise access_denied(state.name, error.error) from error
+            if isinstance(error.error, ServerError):
+                raise  # a repetition would be refused too
 
 
 class NotificationQueue(Generic[T]):

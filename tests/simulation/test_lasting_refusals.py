@@ -223,6 +223,28 @@ def test_a_listener_ends_if_the_check_of_the_configuration_is_refused() -> None:
     play(program, 2)
 
 
+@pytest.mark.parametrize("number", [1, 150])
+@pytest.mark.parametrize(
+    ("kind", "where"), [(Delete, "/zms/jobs/items/"), (Check, "/zms/jobs/items/"), (Check, "/zms/jobs")]
+)
+def test_a_take_ends_if_the_removal_of_duplicates_is_refused(
+    number: int, kind: type[Delete | Check], where: str
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        jobs = operator.queue("jobs")
+        await jobs.configure(zq.QueueConfig(collapse=True))
+        await jobs.put_many([b"1"] * (number + 1))
+        refused = refuse(session, lambda each: isinstance(each, kind) and each.path.startswith(where))
+        with pytest.raises(zq.ConnectionLostError):
+            async with session.transaction() as tx:
+                await tx.take(session.queue("jobs"), timeout=60)
+        assert len(refused) < 10
+        assert await jobs.size() == number + 1
+
+    play(program, 2)
+
+
 def test_a_batch_whose_lock_has_children_is_not_completed() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         (session,) = sessions

@@ -26,7 +26,7 @@ from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import FIRST_PAGE, ItemSnapshot, bytes_of_items, pages, removal
 from aiozkqueue.runtime.strings import Strings, clear_gradually
-from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
+from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError, ServerError
 
 from .claimer import MOST_LOGGED, AttachedOpError, ContendedError, ReopenError
 
@@ -71,6 +71,8 @@ class Duplicates(NamedTuple):
         """Repair the cause of a refused operation, if possible; return the exception to raise: read again."""
         self.collapse.forget_listings()
         operation, handler, place = self.operations[index]
+        if isinstance(error, ServerError) and handler is None:
+            return error  # a repetition would be refused too
         if place is not None and isinstance(error, NotEmptyError):
             self.collapse.skip(place, error)
         elif handler is not None:
@@ -289,7 +291,7 @@ class Collapse:
                 await self._zookeeper.multi([check, *operations], generation=generation)
             except MultiError as refusal:
                 if refusal.index == 0:
-                    raise ReopenError from refusal
+                    raise refusal.error if isinstance(refusal.error, ServerError) else ReopenError from refusal
                 raise await removals.refused(refusal.index - 1, refusal.error) from refusal
             self.removed += len(removals.places)
             self.forget(removals.places)
