@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -219,6 +220,23 @@ def test_a_listener_ends_if_the_check_of_the_configuration_is_refused() -> None:
             with pytest.raises(zq.ConnectionLostError):
                 await session.listener(session.queue("jobs"), handle).run()
         assert len(refused) < 10
+
+    play(program, 2)
+
+
+def test_a_commit_whose_record_of_the_history_is_refused_is_not_repeated() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        jobs, record = operator.queue("jobs"), re.compile("/zms/jobs/history/[^/]+/")
+        await jobs.configure(zq.QueueConfig(history=zq.History()))
+        await jobs.put_many([b"1", b"2"])
+        async with operator.transaction() as tx:
+            assert await tx.take(jobs, timeout=5) is not None
+        refused = refuse(session, lambda each: isinstance(each, Create) and record.match(each.path) is not None)
+        with pytest.raises(zq.NotCommittedError, match="history"):
+            async with session.transaction() as tx:
+                assert await tx.take(session.queue("jobs"), timeout=5) is not None
+        assert len(refused) == 1
 
     play(program, 2)
 

@@ -28,6 +28,8 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds until the next try after ZooKeeper has refused the record of an attempt, unless an ACL or a quota forbids it.
 AGAIN: Final = 5.0
+#: Seconds between two warnings of attempts that cannot be recorded: ZooKeeper may refuse those of all messages.
+WARNED_EACH: Final = 60.0
 
 
 class Releases:
@@ -41,6 +43,9 @@ class Releases:
         self._held_bundles = held_bundles
         self._in_flight: set[AtomicWrite] = set()
         self._closed = False
+        self._clock = services.clock
+        self._warned_at = float("-inf")
+        self._unreported = 0  # attempts that could not be recorded, since the last warning
 
     @property
     def any(self) -> bool:
@@ -70,8 +75,7 @@ class Releases:
         Return the seconds for which its taker pauses.
         """
         if not isinstance(error, AccessDeniedError) and claim.group_lock is None:
-            text = "queue %s: message %s is kept for %g s, because its attempt cannot be recorded: %s"
-            log.warning(text, self._state.name, claim.id, AGAIN, error, extra=claim.log_ids())
+            self._warn_of_kept(claim, error)
             self._state.release_later(claim, AGAIN)
             return AGAIN
         text = "queue %s: message %s is skipped, because its attempt cannot be recorded: %s; or remove the message"
@@ -84,6 +88,18 @@ class Releases:
         if (atomic_write := self._release([claim])) is not None:
             atomic_write.watch(lambda _: self._candidates.set_aside([lock]))
         return 0.0
+
+    def _warn_of_kept(self, claim: Claim, error: QueueError) -> None:
+        """Log one warning a minute, with the number of attempts since the last one."""
+        now = self._clock.monotonic()
+        if now - self._warned_at < WARNED_EACH:
+            self._unreported += 1
+            return
+        text = "queue %s: message %s is kept for %g s, because its attempt cannot be recorded: %s"
+        if self._unreported:
+            text += f"; {self._unreported} more attempts were refused since the last warning"
+        self._warned_at, self._unreported = now, 0
+        log.warning(text, self._state.name, claim.id, AGAIN, error, extra=claim.log_ids())
 
     def return_all_at_hand(self) -> None:
         """Return the messages of bundles that no taker has received."""
