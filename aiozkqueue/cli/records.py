@@ -92,6 +92,7 @@ async def history(
                     "client": record.client,
                     "host": record.host,
                     "pid": record.pid,
+                    "name": record.name,
                     "key": record.key,
                     "group": record.group,
                     "reason": record.reason,
@@ -107,7 +108,7 @@ async def history(
                     output.when(record.put_at),
                     output.when(record.ended_at),
                     record.attempts,
-                    f"{record.host}:{record.pid}",
+                    f"{record.name} {record.host}:{record.pid}".lstrip(),
                     output.shortened(record.reason),
                 )
                 for record in records

@@ -3,9 +3,10 @@
 An hour is named after its start, ``2026-03-01T17`` in UTC. A record is named after the time of the end (milliseconds
 since 1970, ZooKeeper's time) and the message's id. So names sort by time, and hold all that the clean-up needs. A
 record is one JSON object:
-``{"outcome":"finished","put":<ms>,"claimed":<ms>,"attempts":<n>,"client":"…","host":"…","pid":<n>,"key":"…",
-"group":"…","reason":"…"}``. All fields except the first two are optional. If the payload is kept, the object is the
-header of an envelope like an item's (see `envelope`), with the message's ``headers`` added.
+``{"outcome":"finished","put":<ms>,"claimed":<ms>,"attempts":<n>,"client":"…","host":"…","name":"…","key":"…",
+"group":"…","reason":"…","pid":<n>}``. All fields except the first two are optional; ``name`` is that of the session. If
+the payload is kept, the object is the header of an envelope like an item's (see `envelope`), with the message's
+``headers`` added.
 
 ``history/.pins/<name>`` holds an hour: a retention hold. The clean-up keeps all records from that hour on while it
 exists.
@@ -125,6 +126,8 @@ class HistoryRecord:
     """The id of the client that ended it."""
     host: str = ""
     pid: int = 0
+    name: str = ""
+    """The name of the session that ended it (``connect(name=...)``), or empty."""
     key: str | None = None
     group: str | None = None
     reason: str = ""
@@ -165,7 +168,14 @@ class HistoryRecord:
             fields["claimed"] = self.claimed
         if self.attempts:
             fields["attempts"] = self.attempts
-        texts = {"client": self.client, "host": self.host, "key": self.key, "group": self.group, "reason": self.reason}
+        texts = {
+            "client": self.client,
+            "host": self.host,
+            "name": self.name,
+            "key": self.key,
+            "group": self.group,
+            "reason": self.reason,
+        }
         fields.update({name: storable_text(text) for name, text in texts.items() if text})
         if self.pid:
             fields["pid"] = self.pid
@@ -203,6 +213,7 @@ class HistoryRecord:
             attempts=pop_number(fields, "attempts", _WHAT, most=LARGEST_NUMBER) or 0,
             client=pop_text(fields, "client", _WHAT) or "",
             host=pop_text(fields, "host", _WHAT) or "",
+            name=pop_text(fields, "name", _WHAT) or "",
             pid=pop_number(fields, "pid", _WHAT, most=LARGEST_NUMBER) or 0,
             key=pop_text(fields, "key", _WHAT),
             group=pop_text(fields, "group", _WHAT),

@@ -59,7 +59,7 @@ class Process:
     host: str = ""
     pid: int = 0
     name: str = ""
-    """The name of the session (``connect(name=...)``); empty: none, or not known, as in the history."""
+    """The name of the session (``connect(name=...)``); empty: none, or not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ async def _dead(handle: QueueHandle[Runtime], placed: Placed, record: HistoryRec
         put_by=await _producer(handle, placed.item.id),
         attempts=0 if dead is None else dead.attempts,
         claimed_at=None if death is None else death.claimed_at,
-        claimed_by=None if death is None else Process(client=death.client, host=death.host, pid=death.pid),
+        claimed_by=None if death is None else session_of(death),
         ended_at=moment_at(node.stat.ctime),
         reason="" if dead is None else dead.reason,
     )
@@ -211,10 +211,15 @@ async def _ended(handle: QueueHandle[Runtime], record: HistoryRecord) -> Message
         put_by=await _producer(handle, record.id),
         attempts=record.attempts,
         claimed_at=record.claimed_at,
-        claimed_by=Process(client=record.client, host=record.host, pid=record.pid),
+        claimed_by=session_of(record),
         ended_at=record.ended_at,
         reason=record.reason,
     )
+
+
+def session_of(record: HistoryRecord) -> Process:
+    """Return the session that ended a message."""
+    return Process(client=record.client, host=record.host, pid=record.pid, name=record.name)
 
 
 async def _producer(handle: QueueHandle[Runtime], message_id: str) -> Process | None:

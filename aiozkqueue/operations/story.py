@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .message_state import Process, Status
+from .message_state import Status, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.layout import HistoryRecord
 
-    from .message_state import MessageState
+    from .message_state import MessageState, Process
 
 _OVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ def events_of(state: MessageState, records: Sequence[HistoryRecord]) -> list[Eve
     if state.put_at is not None:
         events.append(Event(state.put_at, f"put by {name_process(state.put_by, 'another program')}"))
     for record in records:
-        by = name_process(Process(client=record.client, host=record.host, pid=record.pid), "somebody")
+        by = name_process(session_of(record), "somebody")
         if record.claimed_at is not None:
             events.append(Event(record.claimed_at, f"claimed by {by}"))
         events.append(Event(record.ended_at, _end(record.outcome.value, record.attempts, record.reason)))

@@ -64,6 +64,7 @@ async def test_the_state_of_a_message_shows_the_names_of_its_sessions(
     session: zq.QueueSession, zookeeper: str, queue_root: str
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, name="billing") as named:
+        await named.queue("jobs").configure(zq.QueueConfig(history=zq.History()))
         job = await named.queue("jobs").put(b"1")
         async with named.transaction() as tx:
             assert await tx.take(named.queue("jobs"), timeout=30) is not None
@@ -71,6 +72,9 @@ async def test_the_state_of_a_message_shows_the_names_of_its_sessions(
     assert state.put_by is not None
     assert state.put_by == state.claimed_by
     assert state.put_by.name == "billing"
+    ended = await session.queue("jobs").state(job)
+    assert ended.claimed_by == state.claimed_by
+    assert [record.name async for record in session.queue("jobs").history()] == ["billing"]
     where = f"{socket.gethostname()}, process {os.getpid()}"
     assert name_process(state.put_by, "") == f"{state.put_by.client} (billing, {where})"
 

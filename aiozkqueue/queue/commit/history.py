@@ -37,8 +37,7 @@ class HistoryHook:
         self._state = state
         self._zookeeper = zookeeper
         self._client = client
-        process = ProcessInfo.decode(about)
-        self._host, self._pid = process.host, process.pid
+        self._process = ProcessInfo.decode(about)
         self.payload: bool = False
         """Whether records keep payloads."""
 
@@ -52,7 +51,7 @@ class HistoryHook:
         """Return the approximate size of the record in a multi, in bytes."""
         if disposition.kind not in _OUTCOMES:
             return 0
-        return RECORD_WEIGHT + (len(claim.raw) if self._keeps(disposition) else 0)
+        return RECORD_WEIGHT + 4 * len(self._process.name) + (len(claim.raw) if self._keeps(disposition) else 0)
 
     def attached_ops(self, claim: Claim, disposition: Disposition, moment: Callable[[], int]) -> Iterable[AttachedOp]:
         """Return the create of an end's record; nothing for a release."""
@@ -68,8 +67,9 @@ class HistoryHook:
             claimed=claim.claimed_at,
             attempts=claim.attempts_made,
             client=self._client,
-            host=self._host,
-            pid=self._pid,
+            host=self._process.host,
+            pid=self._process.pid,
+            name=self._process.name,
             key=header.key,
             group=header.group,
             reason=disposition.reason,

@@ -39,6 +39,7 @@ records = st.builds(
     client=texts.filter(bool),
     host=texts.filter(bool),
     pid=st.integers(1, 2**22),
+    name=texts,
     key=st.none() | texts.filter(bool),
     group=st.none() | texts.filter(bool),
     reason=texts,
@@ -83,6 +84,9 @@ def test_the_stored_bytes_of_history_records_are_pinned() -> None:
     assert record.place == "2026-03-01T17/1772386200000-A1"
     assert record.encode() == (
         b'{"outcome":"dead-lettered","put":1,"claimed":2,"attempts":3,"client":"C","host":"h","reason":"bad","pid":4}'
+    )
+    assert replace(record, name="billing", reason="").encode() == (
+        b'{"outcome":"dead-lettered","put":1,"claimed":2,"attempts":3,"client":"C","host":"h","name":"billing","pid":4}'
     )
     assert record.ended_at == datetime(2026, 3, 1, 17, 30, tzinfo=UTC)
 
