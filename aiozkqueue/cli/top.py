@@ -140,8 +140,10 @@ async def _read_stats(session: zq.QueueSession, queues: Sequence[str] | None) ->
                 queue = session.queue(name)
                 if queues and not await queue.exists():
                     found[name] = await absence(core_of(session), name)
-                else:
-                    found[name] = await queue.stats(budget=_READ_TIMEOUT)
+                    continue
+                figures = await queue.stats(budget=_READ_TIMEOUT)
+                if queues or figures.size or await queue.exists():  # otherwise it was deleted since it was listed
+                    found[name] = figures
         except (zq.AccessDeniedError, zq.PayloadError) as error:
             found[name] = str(error)
         except TimeoutError:

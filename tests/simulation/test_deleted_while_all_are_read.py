@@ -8,12 +8,14 @@ import pytest
 
 from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.queues import _read_figures
+from aiozkqueue.cli.top import _read_stats
 from aiozkqueue.operations.budget import Budget
 from tests.simulation.between import Between
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
+    from aiozkqueue.admin import QueueStats
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,6 +47,34 @@ def test_the_doctor_does_not_report_a_queue_that_is_deleted_meanwhile_as_missing
         ]
 
     play(program, 2)
+
+
+def test_the_view_of_all_queues_shows_no_queue_that_is_deleted_meanwhile() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        reader, operator = sessions
+        number, complete = 0, False
+        while not complete:
+            number += 1
+            for name in ("deleted", "kept"):
+                await operator.queue(name).put(b"x")
+            gone: list[bool] = []
+
+            async def delete(gone: list[bool] = gone) -> None:
+                await operator.queue("deleted").admin.delete(force=True)
+                gone.append(True)
+
+            between = Between(reader, number, delete)
+            found = await _read_stats(reader, None)
+            complete = not between.reached
+            assert "kept" in found
+            assert not gone or not is_empty(found.get("deleted")), number
+        assert number > 5
+
+    play(program, 2)
+
+
+def is_empty(figures: QueueStats | str | None) -> bool:
+    return figures is not None and not isinstance(figures, str) and not figures.size
 
 
 def test_figures_of_all_queues_do_not_report_a_queue_that_is_deleted_meanwhile_as_missing() -> None:
