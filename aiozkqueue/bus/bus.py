@@ -109,7 +109,7 @@ class Bus(Generic[E]):
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return core_of(self._session).limit(f"bus {self.name!r}")
 
     @property

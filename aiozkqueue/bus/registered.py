@@ -24,7 +24,7 @@ class Buses:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit("buses")
 
     @reads

@@ -75,7 +75,7 @@ class DeadLetters(Generic[T]):
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._unchecked.runtime.limit(f"queue {self._unchecked.name!r}")
 
     @reads

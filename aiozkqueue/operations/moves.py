@@ -105,7 +105,7 @@ class Moves:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit("moves")
 
     @changes

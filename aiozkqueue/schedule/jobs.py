@@ -135,7 +135,7 @@ class Jobs:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return core_of(self._session).limit("jobs")
 
     @overload

@@ -124,7 +124,7 @@ class Notifications:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return core_of(self._session).limit("notification queues")
 
     @changes
@@ -251,7 +251,7 @@ class NotificationQueue(Generic[T]):
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return core_of(self._session).limit(f"queue {self._queue.name!r}")
 
     @property

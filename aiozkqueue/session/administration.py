@@ -62,7 +62,7 @@ class QueueAdmin:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._unchecked.runtime.limit(f"queue {self._unchecked.name!r}")
 
     @reads
@@ -235,7 +235,7 @@ class SessionAdmin:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._unchecked.limit(f"root {self._unchecked.root}")
 
     @property

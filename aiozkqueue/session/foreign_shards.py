@@ -37,7 +37,7 @@ class CuratorShards(Generic[T]):
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit(self._path)
 
     @reads

@@ -75,7 +75,7 @@ class Leases(Generic[T]):
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit(f"queue {self._queue.name!r}")
 
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:

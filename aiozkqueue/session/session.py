@@ -413,7 +413,7 @@ class QueueSession:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._core.limit(f"root {self._core.root}")
 
     @property

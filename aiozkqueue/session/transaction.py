@@ -75,7 +75,7 @@ class Transaction:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit(self._work.what)
 
     async def take(
@@ -336,7 +336,7 @@ def _claim_at_hand(
     Raises: as `_dispatcher`.
     """
     dispatcher = _dispatcher(work, queue, limit, condition)
-    if dispatcher.state.snapshot.policy.counts_before_delivery:  # by a request
+    if dispatcher.state.snapshot.policy.counts_before_delivery:  # a request must record the attempt first
         return None
     claims = dispatcher.take_at_hand(limit, work.generation)
     return _deliver_now(work, queue, claims) if claims else None

@@ -98,7 +98,7 @@ class Keys:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit("API keys")
 
     @changes

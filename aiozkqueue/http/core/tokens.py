@@ -87,7 +87,7 @@ class MessageIds:
 
     @property
     def _limit(self) -> CallLimit:
-        """The limit of one call."""
+        """The limit of one call, which `reads` and `changes` apply."""
         return self._runtime.limit("secrets of message ids")
 
     async def signer(self) -> Signer:
