@@ -23,7 +23,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``releases``           how a unit of work that is undone releases its messages
 ``background`` ``run`` ``alarms``   services, their runners, and the callbacks for messages that are given up
 ``interruptions``      the cancellation of running handlers with their messages
-``core``               builds the parts of a session, and closes them
+``core``               `SessionCore`, called `runtime` elsewhere: builds the parts of a session, and closes them
 ``lane_ends``          opens the next generation of a lane whose counter nears its end
 ``late_writes``        writes whose callers have stopped waiting, and whose outcomes may be asked for
 ``left_open``          deliveries that loops have left to the program to settle

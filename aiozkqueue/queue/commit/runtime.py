@@ -1,4 +1,4 @@
-"""The part of a session that the stages below it use: the only part of `SessionCore` that they know."""
+"""The part of `SessionCore` that the stages below it use, under the name ``runtime``: they know no other part."""
 
 from __future__ import annotations
 
