@@ -2,7 +2,7 @@
 
 ``clock``              the injected clock, ZooKeeper's time, and timers that many deadlines share
 ``deadline`` ``reply_limit``   one limit for several waits, and for a reply that must come in time
-``ticks``              periodic checks, and pauses between tries that are refused
+``ticks`` ``brake``      periodic checks, and pauses between tries that are refused
 ``tasks`` ``task_pool``   the tasks that a session owns, and tasks that are reused
 ``exception_groups``   the exceptions inside of groups
 ``strings``            very many names, without long pauses of the event loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from aiozkqueue.http import Settings, create_app
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
-from aiozkqueue.zookeeper import Create, MultiError, QuotaExceededError
+from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, QuotaExceededError
 from aiozkqueue.zookeeper.wire import error_of
 
 if TYPE_CHECKING:
@@ -93,5 +94,24 @@ def test_a_refusal_by_a_quota_is_not_reported_as_one_by_an_acl() -> None:
         assert answer.json()["message"].startswith("a quota of ZooKeeper does not allow this; ")
         zookeeper.multi = multi
         assert (await client.post("/queue/1/q/send", json=2)).json() == {"success": True}
+
+    serve(program)
+
+
+def test_moves_that_may_not_be_listed_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def program(_: httpx.AsyncClient, session: zq.QueueSession) -> None:
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        children, refused = zookeeper.children, list[str]()
+
+        async def refusing(path: str, **options: Any) -> Any:
+            if path.endswith("/.moves"):
+                refused.append(path)
+                raise NoAuthError(path)
+            return await children(path, **options)
+
+        zookeeper.children = refusing
+        await asyncio.sleep(60)
+        assert 1 < len(refused) < 20
+        assert caplog.text.count("unfinished moves are not continued") == 1
 
     serve(program)

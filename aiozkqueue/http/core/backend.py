@@ -82,6 +82,8 @@ log: Final = logging.getLogger(__name__)
 RECONNECT_GRACE: Final = 1.0
 #: Seconds between two checks for moves of servers that no longer exist.
 POLL_MOVES: Final = 5.0
+#: The shortest time between two log records that this is refused, seconds.
+LOGGED_EVERY: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,10 +314,13 @@ def _log_defect(task: asyncio.Task[None]) -> None:
 
 async def _take_up_moves(session: QueueSession) -> None:
     """Continue the moves of servers that no longer exist."""
+    logged_at = float("-inf")
     while True:
         try:
             await session.admin.moves.resume()
         except (QueueError, ZooKeeperError) as error:
-            if core_of(session).zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
-                log.warning("unfinished moves are not continued: %s", error)
+            now, connected = time.monotonic(), core_of(session).zookeeper.state is State.CONNECTED
+            if connected and now - logged_at >= LOGGED_EVERY:  # otherwise the session logs the outage
+                logged_at = now
+                log.warning("unfinished moves are not continued: %s; the next try is in %g s", error, POLL_MOVES)
         await asyncio.sleep(POLL_MOVES)
