@@ -320,6 +320,7 @@ class Moves:
     ) -> None:
         """Record the progress; a later state is never overwritten."""
         path = self._paths.move(reference)
+        refusal: ZooKeeperError = BadVersionError(path)
         for _ in range(MOST_TRIES):
             try:
                 node = await self._runtime.zookeeper.read(path)
