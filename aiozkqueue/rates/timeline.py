@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import count as count_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
@@ -76,7 +75,8 @@ class Timeline:
         """
         self._spare += unused
         pause = LONGEST_PAUSE / 16
-        for refused in count_from(1):
+        refused = 0
+        while True:
             try:
                 guard = await self._guard()
                 block = None if guard is None else await self._try_to_lease(count, guard)
@@ -87,6 +87,7 @@ class Timeline:
                 raise self._denied(error) from error
             if block is not None:
                 return block
+            refused += 1
             if refused == MANY_REFUSALS:
                 log.warning(
                     "rate %s: no call can begin, because its record was changed by other sessions, or refused by the "
@@ -96,7 +97,6 @@ class Timeline:
                 )
             await asyncio.sleep(self._random.uniform(0, pause))
             pause = min(LONGEST_PAUSE if refused < MANY_REFUSALS else LONGEST_GROWN_PAUSE, 2 * pause)
-        raise AssertionError
 
     async def _guard(self) -> Check | None:
         """Return the check that no timeline is deleted from now on; None if the folder was missing."""
