@@ -56,7 +56,7 @@ class Shop:
         self._start("uvicorn", "shop.web:web", "--port", str(port), "--log-level", "warning")
 
     def worker(self) -> subprocess.Popen[bytes]:
-        return self._start("aiozkqueue.cli", "worker", "shop.queues:app", "--session-timeout", "6")
+        return self._start("aiozkqueue", "worker", "shop.queues:app", "--session-timeout", "6")
 
     def _start(self, *module: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-m", *module], env=self._environment, cwd=EXAMPLES)

@@ -29,7 +29,7 @@ async def process(hosts: str, root: str, *options: str) -> AsyncIterator[tuple[s
     command = [
         sys.executable,
         "-m",
-        "aiozkqueue.cli",
+        "aiozkqueue",
         "serve",
         "--hosts",
         hosts,
