@@ -45,7 +45,7 @@ class Order(BaseModel):
 
 
 async def slow(delivery: zq.Delivery[Order]) -> None:
-    print("started", delivery.value.id, flush=True)
+    print(f"started {delivery.value.id}\\n", end="", flush=True)  # one write, since several processes share the pipe
     while not await asyncio.to_thread(GO.exists):
         await asyncio.sleep(0.05)
     delivery.put("done", str(delivery.value.id).encode())
