@@ -38,7 +38,7 @@ log: Final = logging.getLogger(__name__)
 
 #: Refusals of a change after which it is given up, if each read in between has shown the same data.
 MOST_REFUSALS: Final = 3
-#: What is inconsistent then.
+#: The error then, after its subject.
 UNCHANGED: Final = "is said to have changed, although each read shows the same version"
 
 

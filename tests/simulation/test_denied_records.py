@@ -63,7 +63,7 @@ class Denied:
         """Refuse nothing from now on."""
         self._where = lambda _: False
 
-    def _checked(self, operations: Sequence[Operation], **options: Any) -> Any:
+    def _checked(self, operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
         for index, operation in enumerate(operations):
             if self._where(operation):
                 self.refused += 1

@@ -54,7 +54,7 @@ def refuse(
     refused: list[Operation] = []
     multi = zookeeper.multi
 
-    def checked(operations: Sequence[Operation], **options: Any) -> Any:
+    def checked(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
         for index, operation in enumerate(operations):
             if where(operation):
                 refused.append(operation)
@@ -119,7 +119,7 @@ def test_a_bus_that_is_not_found_after_its_creation_fails_a_post() -> None:
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         reads = list[str]()
 
-        async def missing(path: str, **_: Any) -> Any:
+        async def missing(path: str, **_: Any) -> Any:  # Any: options are ignored
             reads.append(path)
             raise NoNodeError(path)
 
@@ -172,7 +172,7 @@ def test_a_session_goes_on_if_the_record_of_its_move_cannot_be_read(
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         read = zookeeper.read
 
-        async def refusing(path: str, **options: Any) -> Any:
+        async def refusing(path: str, **options: Any) -> Any:  # passes all options on
             if "/.moves/" in path:
                 raise error
             return await read(path, **options)
@@ -290,7 +290,7 @@ def test_the_next_message_of_a_held_group_is_not_read_again_and_again(error: Exc
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         reads = list[str]()
 
-        async def refusing(paths: Sequence[str], **_: Any) -> Any:
+        async def refusing(paths: Sequence[str], **_: Any) -> Any:  # Any: options are ignored
             reads.extend(paths)
             await asyncio.sleep(0.01)
             raise error
@@ -364,7 +364,7 @@ def test_calls_get_replies_again_once_their_folder_can_be_listed(
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         children, refused = zookeeper.children, list[str]()
 
-        async def refusing(path: str, **options: Any) -> Any:
+        async def refusing(path: str, **options: Any) -> Any:  # passes all options on
             if "/.clients/" in path:
                 refused.append(path)
                 raise error
@@ -388,8 +388,8 @@ def test_a_reply_that_may_not_be_read_fails_its_call_and_no_other() -> None:
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         denied = set[str]()
 
-        def hide(read: Any) -> Any:
-            async def refusing(paths: Sequence[str], **options: Any) -> Any:
+        def hide(read: Any) -> Any:  # Any: a method of the client
+            async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
                 if not denied:
                     denied.update(path for path in paths if "/reply-" in path)
                 if hidden := denied.intersection(paths):

@@ -59,7 +59,7 @@ def test_an_undocumented_error_is_answered_as_a_refusal_of_zookeeper() -> None:
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         exists = zookeeper.exists
 
-        async def refusing(path: str, **options: Any) -> Any:
+        async def refusing(path: str, **options: Any) -> Any:  # passes all options on
             if path.endswith("/q/items"):
                 raise error_of(UNKNOWN, path)
             return await exists(path, **options)
@@ -82,7 +82,7 @@ def test_a_refusal_by_a_quota_is_not_reported_as_one_by_an_acl() -> None:
         async def refusal(index: int, path: str) -> None:
             raise MultiError(index, QuotaExceededError(path))
 
-        def refusing(operations: Sequence[Operation], **options: Any) -> Any:
+        def refusing(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
             for index, operation in enumerate(operations):
                 if isinstance(operation, Create):
                     return refusal(index, operation.path)
@@ -103,7 +103,7 @@ def test_moves_that_may_not_be_listed_are_logged_once(caplog: pytest.LogCaptureF
         zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
         children, refused = zookeeper.children, list[str]()
 
-        async def refusing(path: str, **options: Any) -> Any:
+        async def refusing(path: str, **options: Any) -> Any:  # passes all options on
             if path.endswith("/.moves"):
                 refused.append(path)
                 raise NoAuthError(path)
