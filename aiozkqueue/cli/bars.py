@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, TextIO
-
-from aiozkqueue.errors import QueueError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -83,7 +81,7 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
 async def watched(text: str, work: Awaitable[int], total: int, remaining: Callable[[], Awaitable[int]]) -> int:
     """Await work that takes messages away, and return its result.
 
-    Work of more than `BAR_DELAY` seconds has a bar, which follows the number of remaining messages, if it can be read.
+    Work of more than `BAR_DELAY` seconds has a bar, which follows the number of remaining messages.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -91,20 +89,8 @@ async def watched(text: str, work: Awaitable[int], total: int, remaining: Callab
         if not task.done():
             with progress(text, total) as bar:
                 while not task.done():
-                    await _follow(bar, task, total, remaining)
+                    bar.reach(max(0, total - await remaining()), total)
+                    await asyncio.wait([task], timeout=0.5)
         return await task
     finally:
         task.cancel()
-
-
-async def _follow(bar: Bar, task: asyncio.Future[int], total: int, remaining: Callable[[], Awaitable[int]]) -> None:
-    """Show the remaining messages once, unless the work ends first; then wait for half a second."""
-    reading = asyncio.ensure_future(remaining())
-    try:
-        await asyncio.wait([task, reading], return_when=asyncio.FIRST_COMPLETED)
-        if reading.done():
-            with suppress(QueueError):  # the work has its own error
-                bar.reach(max(0, total - reading.result()), total)
-            await asyncio.wait([task], timeout=0.5)
-    finally:
-        reading.cancel()

@@ -2,8 +2,8 @@
 
 A call may take long if there is much to do. Its limit is the time since the client last received anything from a
 server. For a call that changes something, it is also the time since a server last answered a change, while one waits
-for its answer. A read that is lost again and again for so long ends the call, too. If the servers refuse the
-credentials when the client reconnects, it never receives an answer, and the call ends at once.
+for its answer. If the servers refuse the credentials when the client reconnects, it never receives an answer, and the
+call ends at once.
 """
 
 from __future__ import annotations
@@ -125,17 +125,6 @@ class CallLimit:
         if left > 0:
             self._timer = loop.call_later(left, self._on_timer)
             return
-        self._expire()
-
-    def lost(self, first: float) -> None:
-        """End the call if one of its reads was lost for the first time at ``first``, and again and again until now.
-
-        A server that accepts each connection and loses it before it has answered any request seems to answer.
-        """
-        if not self.expired and asyncio.get_running_loop().time() - first >= self.seconds:
-            self._expire()
-
-    def _expire(self) -> None:
         self.expired = True
         assert self._task is not None  # noqa: S101 - entered
         self._task.cancel()

@@ -20,7 +20,6 @@ import anyio
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.zookeeper import handshake, heartbeat, records, wire
-from aiozkqueue.zookeeper.call_limit import current_call
 from aiozkqueue.zookeeper.connection import Connection, failed
 from aiozkqueue.zookeeper.errors import (
     AuthFailedError,
@@ -198,22 +197,14 @@ class Session:
 
     async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
         """Send, and send again after a lost connection: for requests that change nothing when repeated."""
-        loop = asyncio.get_running_loop()
-        first_loss: float | None = None
         while True:
             if self.states.state is not State.CONNECTED or self.pause:
                 await self.wait_connected(generation=generation)
-            sent = loop.time()
             try:
                 return await self.submit(request, generation=generation)
             except ConnectionLossError as loss:
                 if isinstance(loss.__cause__, ProtocolError):  # the next reply would have the same error
                     raise loss.__cause__ from None
-                now = loop.time()
-                if first_loss is None or now - sent > self.timeout:  # a long answer was arriving
-                    first_loss = now
-                if (limit := current_call.get()) is not None:
-                    limit.lost(first_loss)
             except SessionExpiredError:  # reported by the server; without a generation, the next session is as good
                 if generation is not None:
                     raise

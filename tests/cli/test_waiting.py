@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pty
 import socket
@@ -11,12 +10,11 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import pytest
-
 from aiozkqueue.cli import bars
-from aiozkqueue.errors import ConnectionLostError
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.cli.conftest import Cli
 
 
@@ -58,23 +56,3 @@ def test_work_that_ends_early_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> N
         stream.write("end")
     assert os.read(main, 1024) == b"end"
     os.close(main)
-
-
-@pytest.mark.parametrize("failing", [False, True])
-async def test_work_ends_although_its_progress_cannot_be_read(
-    *, failing: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bars, "BAR_DELAY", 0.0)
-
-    async def work() -> int:
-        await asyncio.sleep(1)
-        return 3
-
-    async def remaining() -> int:
-        if failing:
-            raise ConnectionLostError
-        await asyncio.Event().wait()
-        return 0
-
-    async with asyncio.timeout(30):
-        assert await bars.watched("purge jobs", work(), 3, remaining) == 3

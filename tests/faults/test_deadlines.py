@@ -13,7 +13,6 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State
-from tests.faults.account import multi_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -392,64 +391,3 @@ async def test_take_many_returns_its_locked_messages_in_time_when_the_server_goe
             if not struck:
                 break
     assert set(taken) == {0, 2}
-
-
-async def reconfigure(session: zq.QueueSession) -> None:
-    await session.queue("jobs").configure(zq.QueueConfig(max_size=9))
-
-
-async def purge(session: zq.QueueSession) -> None:
-    await session.queue("jobs").purge()
-
-
-async def delete(session: zq.QueueSession) -> None:
-    await session.queue("jobs").admin.delete(force=True)
-
-
-async def take(session: zq.QueueSession) -> None:
-    async with session.transaction() as tx:
-        await tx.take(session.queue("jobs"))
-
-
-@pytest.mark.parametrize("fault", ["lost", "held"])
-@pytest.mark.parametrize("call", [reconfigure, purge, delete, take])
-async def test_a_call_ends_in_time_while_the_server_answers_reads_but_no_change(
-    proxy: ZooKeeperProxy,
-    root: str,
-    account: Account,
-    fault: str,
-    call: Callable[[zq.QueueSession], Awaitable[None]],
-) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=2, operation_timeout=3) as session:
-        await session.queue("jobs").put(b"1")
-        (proxy.lose_before if fault == "lost" else proxy.hold_request)(multi_of(), times=None)
-        async with asyncio.timeout(30):
-            with pytest.raises((zq.NotCommittedError, zq.OutcomeUnknownError, zq.ConnectionLostError)) as raised:
-                await call(session)
-        assert isinstance(raised.value, zq.ConnectionLostError) == (call is take)
-        proxy.heal()
-        async with asyncio.timeout(30):
-            await session.queue("jobs").put(b"2")
-        bodies = await account.bodies("jobs")
-        if isinstance(raised.value, zq.OutcomeUnknownError):
-            assert bodies in ([b"1", b"2"], [b"2"])
-        else:
-            assert bodies == [b"1", b"2"]
-
-
-async def test_a_read_ends_in_time_while_each_connection_is_lost_with_a_change_that_is_sent_before_it(
-    proxy: ZooKeeperProxy, root: str
-) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=2, operation_timeout=3) as session:
-        jobs = session.queue("jobs")
-        await jobs.put(b"1")
-        proxy.lose_before(multi_of(), times=None)
-        putting = asyncio.create_task(jobs.put(b"2", timeout=60))
-        async with asyncio.timeout(30):
-            with pytest.raises(zq.ConnectionLostError):
-                while True:
-                    await jobs.size()
-        proxy.heal()
-        async with asyncio.timeout(30):
-            await putting
-            assert await jobs.size() == 2
