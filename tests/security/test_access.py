@@ -418,7 +418,7 @@ async def test_users_that_one_acl_names_can_work_together(
 async def test_a_session_without_credentials_warns_if_the_environment_has_some(
     zookeeper: str, queue_root: str, variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def warnings(**options: Any) -> list[str]:
+    async def warnings(**options: Any) -> list[str]:  # Any: keyword arguments of connect
         caplog.clear()
         async with zq.connect(zookeeper, root=queue_root, **options):
             return [record.message for record in caplog.records if "everyone may change" in record.message]

@@ -246,7 +246,7 @@ class Claimer:
             refs = [LockRef(path, lock, forced_version) for path in locks]
             self.orphan_locks.remove_unread(refs, generation, failure)
             raise failure.error from failure
-        except BaseException:
+        except BaseException:  # refused as a whole, or the session is over: no lock is left
             budget.free(size * len(places))
             raise
         if read.lost:
