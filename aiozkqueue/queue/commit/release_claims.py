@@ -371,11 +371,14 @@ class ReleaseClaims(EndClaims):
         """Remove only the lock, if it is ours: the item is gone, or does not let this user check.
 
         The lock may belong to another client that claimed a message of the same id after ours was removed by force.
-        Ours has a known time of creation, and another lock of this client would come several changes later.
+        Ours is ephemeral and has a known time of creation. Another claim of this client would come several changes
+        later; the timed lock of a delay, which may have been created in the same millisecond, is not ephemeral.
         """
 
         def is_ours(lock: Node) -> bool:
-            return lock.stat.ctime == claim.claimed_at and LockRecord.decode(lock.data).owner == claim.owner
+            stat = lock.stat
+            known = bool(stat.ephemeral_owner) and stat.ctime == claim.claimed_at
+            return known and LockRecord.decode(lock.data).owner == claim.owner
 
         self.repairs = 0  # each claim may need its own reads
         self._reads[claim] = reads = self._reads.get(claim, 0) + 1
