@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, release_disposition
+from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, UNLOCK_IF_OURS, release_disposition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.state.claim import Claim
@@ -24,12 +24,22 @@ class Release(NamedTuple):
     date: int | None = None
     obstructed: str | None = None
     """The id of a message that could not be removed: its delay grows with each attempt, whatever its policy says."""
+    in_doubt: bool = False
+    """Whether a commit may have been applied. A message that it may have delayed keeps its delay."""
 
-    def dispositions(self, claims: Iterable[Claim], random: Callable[[], float]) -> dict[Claim, Disposition]:
-        """Return the disposition of each claim: a release, or another end if its attempts are used up."""
-        return {claim: self._disposition(claim, random) for claim in claims}
+    def dispositions(
+        self, claims: Mapping[Claim, Disposition], random: Callable[[], float]
+    ) -> dict[Claim, Disposition]:
+        """Return the disposition of each claim: a release, or another end if its attempts are used up.
 
-    def _disposition(self, claim: Claim, random: Callable[[], float]) -> Disposition:
+        ``claims`` has the disposition of each claim in the commit.
+        """
+        return {claim: self._disposition(claim, decided, random) for claim, decided in claims.items()}
+
+    def _disposition(self, claim: Claim, decided: Disposition, random: Callable[[], float]) -> Disposition:
+        if self.in_doubt and decided.delay and not decided.leased and not claim.bundled and claim.group_lock is None:
+            # Of a lease in doubt, nobody has the token. The other ends raise a version that their release checks.
+            return UNLOCK_IF_OURS if claim.state.dialect is None else decided
         disposition = release_disposition(claim, self.delay, self.error, random)
         if disposition.kind != "release":
             return disposition._replace(cause=self.cause)

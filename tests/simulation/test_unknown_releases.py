@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.zookeeper import Create, Delete, SetData
 
 if TYPE_CHECKING:
-    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator import Cluster, Request
     from aiozkqueue.testing.simulator.server import ServerConnection
+    from aiozkqueue.zookeeper import Operation, ZooKeeper
+
+
+class LostAnswers:
+    """Has the outcome of the first delay of the session ``holder`` stay unknown.
+
+    It creates a due node, or, in a queue of Curator's, changes an item whose path begins with ``sets``.
+    """
+
+    def __init__(self, cluster: Cluster, *, sets: str | None = None, applied: bool = True) -> None:
+        self._sets = sets
+        self._fault = Fault.LOST_AFTER if applied else Fault.LOST_BEFORE
+        self._slots: set[str] = set()
+        self._sent = asyncio.Event()
+        self._removed = asyncio.Event()
+        cluster.ensemble.judge = self._judge
+
+    def _judge(self, connection: ServerConnection, request: Request) -> Fault | None:
+        if connection.client.name != "holder":
+            return None
+        if self._sent.is_set():
+            return None if self._removed.is_set() else Fault.LOST_BEFORE
+        operations = request.argument if request.kind is Kind.MULTI else []
+        if not any(map(self._delays, operations)):
+            return None
+        self._slots.update(each.path for each in operations if isinstance(each, SetData) and "/slot-" in each.path)
+        self._sent.set()
+        return self._fault
+
+    def _delays(self, operation: Operation) -> bool:
+        if self._sets is None:
+            return isinstance(operation, Create) and "/due/" in operation.path
+        return isinstance(operation, SetData) and operation.path.startswith(self._sets)
+
+    async def remove_slot(self, zookeeper: ZooKeeper) -> None:
+        """Remove the commit slot, which knows the outcome, before the session reads it."""
+        await self._sent.wait()
+        await asyncio.sleep(0.01)
+        await zookeeper.multi([Delete(slot) for slot in self._slots])
+        self._removed.set()
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.01], ids=["in one millisecond", "later"])
@@ -25,34 +67,65 @@ def test_an_unknown_rollback_keeps_its_delay_even_if_it_was_applied_in_the_milli
 
     async def main() -> None:
         async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
-            jobs, slots = session.queue("jobs"), set[str]()
-            sent, lost = asyncio.Event(), asyncio.Event()
-            view = core_of(other).zookeeper
+            jobs = session.queue("jobs")
             await jobs.put(b"a")
-
-            def judge(connection: ServerConnection, request: Request) -> Fault | None:
-                if connection.client.name != "holder":
-                    return None
-                if sent.is_set():  # until the slot, and with it the answer, is gone
-                    return None if lost.is_set() else Fault.LOST_BEFORE
-                operations = request.argument if request.kind is Kind.MULTI else []
-                if not any(isinstance(each, Create) and "/due/" in each.path for each in operations):
-                    return None
-                slots.update(each.path for each in operations if isinstance(each, SetData) and "/slot-" in each.path)
-                sent.set()
-                return Fault.LOST_AFTER
-
             async with session.transaction(autocommit=False) as tx:
                 assert await tx.take(jobs, timeout=30) is not None
                 await asyncio.sleep(apart)
-                cluster.ensemble.judge = judge
+                answers = LostAnswers(cluster)
                 undoing = asyncio.ensure_future(tx.rollback(delay=600))
-                await sent.wait()
-                await asyncio.sleep(0.01)
-                await view.multi([Delete(slot) for slot in slots])
-                lost.set()
+                await answers.remove_slot(core_of(other).zookeeper)
                 await undoing
-            assert await view.children("/zms/jobs/locks"), "the message is delayed"
             assert (await jobs.stats()).delayed == 1
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_a_message_that_an_unknown_commit_delays_keeps_its_delay_if_the_commit_was_applied(*, applied: bool) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1))
+            await jobs.put_many([b"later", b"done"])
+            async with session.transaction(autocommit=False) as tx:
+                later, _ = await tx.take_many(jobs, 2, timeout=30)
+                tx.release(later, delay=600)
+                answers = LostAnswers(cluster, applied=applied)
+                committing = asyncio.ensure_future(tx.commit())
+                await answers.remove_slot(core_of(other).zookeeper)
+                with pytest.raises(zq.OutcomeUnknownError):
+                    await committing
+            async with other.transaction() as tx:  # its messages are released in the background
+                taken = await tx.take_many(other.queue("jobs"), 2, timeout=300)
+                assert {message.value for message in taken} == (set() if applied else {b"later", b"done"})
+            assert (await jobs.stats()).delayed == (1 if applied else 0)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("by", ["rollback", "commit"])
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_a_message_of_curator_is_locked_for_the_delay_of_a_release_of_unknown_outcome(
+    by: str, *, applied: bool
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
+            jobs = session.curator_queue("/app/jobs", lock_path="/app/locks")
+            theirs = other.curator_queue("/app/jobs", lock_path="/app/locks")
+            await jobs.put(b"a")
+            async with session.transaction(autocommit=False) as tx:
+                message = await tx.take(jobs, timeout=30)
+                assert message is not None
+                answers = LostAnswers(cluster, sets="/app/jobs/queue-", applied=applied)
+                if by == "commit":
+                    tx.release(message, delay=100)
+                ending = asyncio.ensure_future(tx.commit() if by == "commit" else tx.rollback(delay=100))
+                await answers.remove_slot(core_of(other).zookeeper)
+                with suppress(zq.OutcomeUnknownError):
+                    await ending
+            async with other.transaction() as tx:
+                assert await tx.take(theirs, timeout=90) is None
+                assert await tx.take(theirs, timeout=60) is not None
 
     run_virtual(main)

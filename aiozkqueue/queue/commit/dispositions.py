@@ -73,6 +73,8 @@ CONSUME = Disposition("consume")
 #: Removed permanently by an operator.
 REMOVED = Disposition("remove", outcome=End.REMOVED)
 RELEASE = Disposition("release")
+#: Removes the lock after a read that shows that it is still ours: no znode reaches this version.
+UNLOCK_IF_OURS = Disposition("unlock", forced_version=2**31 - 1, left=True)
 
 
 def hooks_of(claim: Claim, disposition: Disposition) -> Sequence[EndHook[Claim, Disposition]]:

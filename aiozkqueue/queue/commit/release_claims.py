@@ -396,6 +396,9 @@ class ReleaseClaims(EndClaims):
             return
         if versions is None:
             self._leave_out(claim, GONE if gone else FREE)
+        elif (delay := self._dispositions[claim].delay) and claim.state.dialect is not None:
+            del self._dispositions[claim]  # the lock is the delay
+            claim.state.release_later(claim, delay)
         else:
             self._dispositions[claim] = Disposition("unlock", forced_version=versions[0], left=not gone)
 
