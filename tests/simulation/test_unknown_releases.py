@@ -1,4 +1,4 @@
-"""Releases whose outcome stays unknown: the session removes only the lock that it had before."""
+"""Releases whose outcome stays unknown: attempts are counted, delays are kept, and no other lock is removed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator import Cluster, Request
     from aiozkqueue.testing.simulator.server import ServerConnection
     from aiozkqueue.zookeeper import Operation, ZooKeeper
+
+
+#: Seconds until a redelivery.
+DELAY = 600
 
 
 class LostAnswers:
@@ -59,24 +63,45 @@ class LostAnswers:
         self._removed.set()
 
 
+async def roll_back(tx: zq.Transaction, answers: LostAnswers, other: zq.QueueSession) -> None:
+    """Roll back with a delay; the outcome stays unknown."""
+    undoing = asyncio.ensure_future(tx.rollback(delay=DELAY))
+    await answers.remove_slot(core_of(other).zookeeper)
+    await undoing
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
 @pytest.mark.parametrize("apart", [0.0, 0.01], ids=["in one millisecond", "later"])
-def test_an_unknown_rollback_keeps_its_delay_even_if_it_was_applied_in_the_millisecond_of_the_claim(
-    apart: float,
-) -> None:
-    """The lock of the claim and the timed lock of the delay then have the same name, owner and time of creation."""
+def test_a_rollback_of_unknown_outcome_counts_the_attempt_and_keeps_its_delay(apart: float, *, applied: bool) -> None:
+    """In one millisecond, the locks of the claim and of the delay have the same name, owner and time of creation."""
 
     async def main() -> None:
         async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
-            jobs = session.queue("jobs")
-            await jobs.put(b"a")
+            await session.queue("jobs").put(b"a")
             async with session.transaction(autocommit=False) as tx:
-                assert await tx.take(jobs, timeout=30) is not None
+                assert await tx.take(session.queue("jobs"), timeout=30) is not None
                 await asyncio.sleep(apart)
-                answers = LostAnswers(cluster)
-                undoing = asyncio.ensure_future(tx.rollback(delay=600))
-                await answers.remove_slot(core_of(other).zookeeper)
-                await undoing
-            assert (await jobs.stats()).delayed == 1
+                await roll_back(tx, LostAnswers(cluster, applied=applied), other)
+            assert (await other.queue("jobs").stats()).delayed == 1
+            async with other.transaction() as tx:
+                assert await tx.take(other.queue("jobs"), timeout=DELAY - 50) is None
+                again = await tx.take(other.queue("jobs"), timeout=100)
+                assert again is not None
+                assert again.attempt == 2
+
+    run_virtual(main)
+
+
+def test_a_group_whose_delay_was_not_applied_stays_locked_for_up_to_a_minute() -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
+            await session.queue("jobs").put(b"a", group="g")
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(session.queue("jobs"), timeout=30) is not None
+                await roll_back(tx, LostAnswers(cluster, applied=False), other)
+            async with other.transaction() as tx:
+                assert await tx.take(other.queue("jobs"), timeout=50) is None
+                assert await tx.take(other.queue("jobs"), timeout=20) is not None
 
     run_virtual(main)
 
@@ -90,14 +115,14 @@ def test_a_message_that_an_unknown_commit_delays_keeps_its_delay_if_the_commit_w
             await jobs.put_many([b"later", b"done"])
             async with session.transaction(autocommit=False) as tx:
                 later, _ = await tx.take_many(jobs, 2, timeout=30)
-                tx.release(later, delay=600)
+                tx.release(later, delay=DELAY)
                 answers = LostAnswers(cluster, applied=applied)
                 committing = asyncio.ensure_future(tx.commit())
                 await answers.remove_slot(core_of(other).zookeeper)
                 with pytest.raises(zq.OutcomeUnknownError):
                     await committing
             async with other.transaction() as tx:  # its messages are released in the background
-                taken = await tx.take_many(other.queue("jobs"), 2, timeout=300)
+                taken = await tx.take_many(other.queue("jobs"), 2, timeout=DELAY / 2)
                 assert {message.value for message in taken} == (set() if applied else {b"later", b"done"})
             assert (await jobs.stats()).delayed == (1 if applied else 0)
 
