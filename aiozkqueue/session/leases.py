@@ -193,15 +193,15 @@ class Leases(Generic[T]):
                 leases = [Lease(message, lease_token(self._state.name, places[message.id])) for message in messages]
                 silent = loop.time() - max(began, self._runtime.zookeeper.last_received)
                 await transaction.commit(timeout=max(0.0, self._runtime.operation_timeout - silent))
-        except BaseException:  # cancelled during the commit, which continues
+        except BaseException:  # cancelled during the commit, which continues, or its outcome is unknown
             if transaction is not None and leases:
-                self._runtime.tasks.spawn(self._end_committed, transaction.id, leases, name="released leases")
+                self._runtime.tasks.spawn(self._end_unreturned, transaction.id, leases, name="released leases")
             raise
         return leases
 
-    async def _end_committed(self, transaction_id: str, leases: list[Lease[T]]) -> None:
-        """End the leases of a commit whose caller was cancelled."""
-        if await self._runtime.outcome(transaction_id, None) is Outcome.COMMITTED:
+    async def _end_unreturned(self, transaction_id: str, leases: list[Lease[T]]) -> None:
+        """End the leases of a commit, if it was applied, whose caller has not received them."""
+        if await self._runtime.outcome(transaction_id, None) is not Outcome.ROLLED_BACK:
             await self._end_early(leases)
 
     async def _end_early(self, leases: list[Lease[T]]) -> None:

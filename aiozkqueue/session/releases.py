@@ -37,8 +37,8 @@ class Release(NamedTuple):
         return {claim: self._disposition(claim, decided, random) for claim, decided in claims.items()}
 
     def _disposition(self, claim: Claim, decided: Disposition, random: Callable[[], float]) -> Disposition:
-        if self.in_doubt and decided.delay and not decided.leased and not claim.bundled and claim.group_lock is None:
-            # Of a lease in doubt, nobody has the token. The other ends raise a version that their release checks.
+        if self.in_doubt and decided.delay and not claim.bundled and claim.group_lock is None:
+            # All other ends remove the item or raise a version, so their release is refused if they were applied.
             return UNLOCK_IF_OURS if claim.state.dialect is None else decided
         disposition = release_disposition(claim, self.delay, self.error, random)
         if disposition.kind != "release":

@@ -1,8 +1,9 @@
 """A public coroutine, called on a new simulated queue with a fault at one moment.
 
-The fault hits one of its requests (lost before or after it is applied, late, unanswered, or its session ends with it),
-one of its suspensions (cancelled while it waits, or when the answer has arrived), or both. A new coroutine of one of
-the classes is included automatically; a parameter that `subjects` does not know fails its test.
+The fault hits one of its requests (lost before or after it is applied, late, unanswered, of an outcome that stays
+unknown, or its session ends with it), one of its suspensions (cancelled while it waits, or when the answer has
+arrived), or both. A new coroutine of one of the classes is included automatically; a parameter that `subjects` does not
+know fails its test.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import aiozkqueue as zq
 from aiozkqueue.layout import DELETED, LockRecord, decode, is_bundle
 from aiozkqueue.operations.ledger_pages import is_of_ledger
-from aiozkqueue.testing.simulator import Cluster, Fault, Request, run_virtual, simulated
+from aiozkqueue.testing.simulator import Cluster, Fault, Kind, Request, run_virtual, simulated
+from aiozkqueue.zookeeper import Delete, SetData
 from tests.faults.stepping import _Watched
 from tests.simulation.bundles_subjects import FIRST, TAKEN, TOGETHER, BundledQueue
 from tests.simulation.dialects_subjects import messages_at
@@ -51,6 +53,8 @@ class CallFault:
     """The number of the suspension at which it is cancelled; 0: none."""
     answered: bool = False
     """Whether it is cancelled when the awaited result has arrived, instead of while it waits."""
+    unknown: bool = False
+    """Whether the outcome of that request stays unknown: its commit slot is removed before the client can read it."""
 
 
 @dataclass
@@ -199,17 +203,37 @@ def _judge(
 ) -> Callable[[ServerConnection, Request], Fault | None]:
     """Return a function that records the requests of the client under test, and applies the fault to one of them."""
 
+    removing: asyncio.Task[None] | None = None
+
     def judge(connection: ServerConnection, request: Request) -> Fault | None:
+        nonlocal removing
         if connection.client.name != "struck":
             return None
         called.sent.append(request)
+        if removing is not None:
+            return None if removing.done() else Fault.LOST_BEFORE
         if called.requests != injected.request:
             return None
+        if injected.unknown:
+            removing = asyncio.ensure_future(_remove(cluster, slots_of(request)))
         if injected.fault is None:
             cluster.ensemble.expire(connection.session.id)
         return injected.fault
 
     return judge
+
+
+def slots_of(request: Request) -> list[str]:
+    """Return the commit slots under which a request is sent."""
+    operations = request.argument if request.kind is Kind.MULTI else ()
+    return [each.path for each in operations if isinstance(each, SetData) and "/slot-" in each.path]
+
+
+async def _remove(cluster: Cluster, slots: list[str]) -> None:
+    zookeeper = await cluster.client(name="remover")
+    await asyncio.sleep(0.01)
+    await zookeeper.multi([Delete(slot) for slot in slots])
+    await zookeeper.close()
 
 
 async def _still_works(session: zq.QueueSession) -> list[str]:
