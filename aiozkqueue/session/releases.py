@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, UNLOCK_IF_OURS, release_disposition
+from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, release_disposition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,15 +37,15 @@ class Release(NamedTuple):
         return {claim: self._disposition(claim, decided, random) for claim, decided in claims.items()}
 
     def _disposition(self, claim: Claim, decided: Disposition, random: Callable[[], float]) -> Disposition:
-        if self.in_doubt and decided.delay and not claim.bundled and claim.group_lock is None:
-            # All other ends remove the item or raise a version, so their release is refused if they were applied.
-            return UNLOCK_IF_OURS if claim.state.dialect is None else decided
         disposition = release_disposition(claim, self.delay, self.error, random)
         if disposition.kind != "release":
             return disposition._replace(cause=self.cause)
         if claim.id == self.obstructed:
             by_policy = claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
             return disposition._replace(delay=max(_obstructed_delay(claim.attempt), by_policy))
+        if self.in_doubt and decided.delay and not claim.bundled and claim.group_lock is None:
+            # All other ends remove the item or raise a version, so a release is refused if they were applied.
+            return disposition._replace(in_doubt=True) if claim.state.dialect is None else decided
         if self.rewrite is not None or self.date is not None:
             return disposition._replace(rewrite=self.rewrite, date=self.date)
         return disposition

@@ -62,6 +62,8 @@ class Disposition(NamedTuple):
     """Whether the message continues as another item, which has its payload: it was moved or reassigned."""
     date: int | None = None
     """The moment at which a release with a delay ends, ms in ZooKeeper's time; None: ``delay`` after the release."""
+    in_doubt: bool = False
+    """Whether a release is sent only after a read has shown that the lock is still ours."""
 
     @property
     def answer(self) -> str:
@@ -73,8 +75,6 @@ CONSUME = Disposition("consume")
 #: Removed permanently by an operator.
 REMOVED = Disposition("remove", outcome=End.REMOVED)
 RELEASE = Disposition("release")
-#: Removes the lock after a read that shows that it is still ours: no znode reaches this version.
-UNLOCK_IF_OURS = Disposition("unlock", forced_version=2**31 - 1, left=True)
 
 
 def hooks_of(claim: Claim, disposition: Disposition) -> Sequence[EndHook[Claim, Disposition]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, SetData, ZooKeeperError
+from aiozkqueue.zookeeper import NO_VERSION, BadVersionError, Check, Delete, NoAuthError, SetData, ZooKeeperError
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Seconds until a removal that ZooKeeper has refused is repeated.
 AGAIN: Final = 5.0
-#: A version that no znode reaches: it would take 2^31 writes.
-_NEVER: Final = 2**31 - 1
 
 
 class LockRef(NamedTuple):
@@ -41,7 +39,7 @@ class LockRef(NamedTuple):
 
     def unverified(self) -> LockRef:
         """Return a reference whose removal first checks that the lock is ours: the folder never has its version."""
-        return self._replace(forced_version=_NEVER)
+        return self._replace(forced_version=NO_VERSION)
 
 
 class RemoveOrphanLock(Part):

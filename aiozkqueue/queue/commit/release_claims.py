@@ -177,8 +177,11 @@ class ReleaseClaims(EndClaims):
         if not isinstance(error, _NOT_AS_READ):
             return self._step_down(claim, error)
         if operation.path in {claim.path, claim.state.paths.locks}:
+            disposition = self._dispositions[claim]
+            if disposition.in_doubt:
+                return self._remove_lock(claim, gone=False, again=True)
             changed = operation.path == claim.path and isinstance(error, BadVersionError)
-            return self._remove_lock(claim, gone=not changed and not self._dispositions[claim].left)
+            return self._remove_lock(claim, gone=not changed and not disposition.left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
         return None
 
@@ -401,8 +404,8 @@ class ReleaseClaims(EndClaims):
             return
         if versions is None:
             self._leave_out(claim, GONE if gone else FREE)
-        elif again:
-            return  # also if the lock is the delay: then the release is refused if it was applied
+        elif again:  # also if the lock is the delay: then the release is refused if it was applied
+            self._dispositions[claim] = self._dispositions[claim]._replace(in_doubt=False)
         elif (delay := self._dispositions[claim].delay) and claim.state.dialect is not None:
             del self._dispositions[claim]  # the lock is the delay
             claim.state.release_later(claim, delay)
