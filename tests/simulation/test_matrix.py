@@ -84,6 +84,10 @@ def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
         for fault in (Fault.LOST_BEFORE, Fault.LOST_AFTER)
         if slots_of(request) and full not in ATTEMPTS
     ]
+    injections += [CallFault(request, closed=True) for request in range(1, undisturbed.requests + 1)]
+    injections += [
+        CallFault(suspension=suspension, closed=True) for suspension in range(1, undisturbed.suspensions + 1)
+    ]
     both = [
         CallFault(request, fault, suspension, answered=(request + suspension) % 2 == 0)
         for request in range(1, undisturbed.requests + 1)
