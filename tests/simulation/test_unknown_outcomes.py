@@ -1,4 +1,4 @@
-"""Releases whose outcome stays unknown: attempts are counted, delays are kept, and no other lock is removed."""
+"""Writes whose outcome stays unknown: attempts are counted, delays are kept, no other lock is removed, loops go on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.runtime.clock import TRUSTED
+from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Fault, Kind
 from aiozkqueue.zookeeper import Create, Delete, SetData
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from aiozkqueue.testing.simulator import Cluster, Request
     from aiozkqueue.testing.simulator.server import ServerConnection
     from aiozkqueue.zookeeper import Operation, ZooKeeper
@@ -24,14 +28,28 @@ if TYPE_CHECKING:
 DELAY = 600
 
 
+def delays(operations: Sequence[Operation]) -> bool:
+    """Whether a multi delays a message."""
+    return any(isinstance(each, Create) and "/due/" in each.path for each in operations)
+
+
+def delays_at_curator(operations: Sequence[Operation]) -> bool:
+    """Whether a multi delays a message of the queue of Curator's."""
+    return any(isinstance(each, SetData) and each.path.startswith("/app/jobs/queue-") for each in operations)
+
+
+def samples_time(operations: Sequence[Operation]) -> bool:
+    """Whether a multi only writes a commit slot."""
+    return len(operations) == 1 and isinstance(operations[0], SetData) and "/slot-" in operations[0].path
+
+
 class LostAnswers:
-    """Has the outcome of the first delay of the session ``holder`` stay unknown.
+    """Has the outcome of the first multi of the session ``holder`` that is ``chosen`` stay unknown."""
 
-    It creates a due node, or, in a queue of Curator's, changes an item whose path begins with ``sets``.
-    """
-
-    def __init__(self, cluster: Cluster, *, sets: str | None = None, applied: bool = True) -> None:
-        self._sets = sets
+    def __init__(
+        self, cluster: Cluster, chosen: Callable[[Sequence[Operation]], bool] = delays, *, applied: bool = True
+    ) -> None:
+        self._chosen = chosen
         self._fault = Fault.LOST_AFTER if applied else Fault.LOST_BEFORE
         self._slots: set[str] = set()
         self._sent = asyncio.Event()
@@ -43,17 +61,13 @@ class LostAnswers:
             return None
         if self._sent.is_set():
             return None if self._removed.is_set() else Fault.LOST_BEFORE
-        operations = request.argument if request.kind is Kind.MULTI else []
-        if not any(map(self._delays, operations)):
+        if request.kind is not Kind.MULTI or not self._chosen(request.argument):
             return None
-        self._slots.update(each.path for each in operations if isinstance(each, SetData) and "/slot-" in each.path)
+        self._slots.update(
+            each.path for each in request.argument if isinstance(each, SetData) and "/slot-" in each.path
+        )
         self._sent.set()
         return self._fault
-
-    def _delays(self, operation: Operation) -> bool:
-        if self._sets is None:
-            return isinstance(operation, Create) and "/due/" in operation.path
-        return isinstance(operation, SetData) and operation.path.startswith(self._sets)
 
     async def remove_slot(self, zookeeper: ZooKeeper) -> None:
         """Remove the commit slot, which knows the outcome, before the session reads it."""
@@ -143,7 +157,7 @@ def test_a_message_of_curator_is_locked_for_the_delay_of_a_release_of_unknown_ou
             async with session.transaction(autocommit=False) as tx:
                 message = await tx.take(jobs, timeout=30)
                 assert message is not None
-                answers = LostAnswers(cluster, sets="/app/jobs/queue-", applied=applied)
+                answers = LostAnswers(cluster, delays_at_curator, applied=applied)
                 if by == "commit":
                     tx.release(message, delay=100)
                 ending = asyncio.ensure_future(tx.commit() if by == "commit" else tx.rollback(delay=100))
@@ -155,3 +169,35 @@ def test_a_message_of_curator_is_locked_for_the_delay_of_a_release_of_unknown_ou
                 assert await tx.take(theirs, timeout=60) is not None
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_a_delayed_put_is_stored_although_the_write_that_samples_the_time_has_an_unknown_outcome(
+    *, applied: bool
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"now")
+            await asyncio.sleep(2 * TRUSTED)
+            answers = LostAnswers(cluster, samples_time, applied=applied)
+            putting = asyncio.ensure_future(jobs.put(b"later", delay=DELAY))
+            await answers.remove_slot(core_of(other).zookeeper)
+            await putting
+            assert (await jobs.stats()).delayed == 1
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_a_scheduler_goes_on_if_the_write_that_samples_the_time_has_an_unknown_outcome(*, applied: bool) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as other, cluster.connect(name="holder") as session:
+            await Jobs(other).declare("hourly", "0 * * * *", "jobs", b"x")
+            answers = LostAnswers(cluster, samples_time, applied=applied)
+            async with Scheduler(session):
+                await answers.remove_slot(core_of(other).zookeeper)
+                async with other.transaction() as tx:
+                    assert await tx.take(other.queue("jobs"), timeout=3700) is not None
+
+    run_virtual(main, limit=10_000)
