@@ -179,7 +179,7 @@ class ReleaseClaims(EndClaims):
         if operation.path in {claim.path, claim.state.paths.locks}:
             disposition = self._dispositions[claim]
             if disposition.in_doubt:
-                return self._remove_lock(claim, gone=False, again=True)
+                return self._resolve_doubt([each for each, end in self._dispositions.items() if end.in_doubt])
             changed = operation.path == claim.path and isinstance(error, BadVersionError)
             return self._remove_lock(claim, gone=not changed and not disposition.left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
@@ -222,7 +222,7 @@ class ReleaseClaims(EndClaims):
         """Reduce each claim of this portion, or the portion."""
         self.repairs = 0
         if isinstance(error, OutcomeUnknownError):
-            return self._resolve_doubt()
+            return self._resolve_doubt(list(self._dispositions))
         if isinstance(error, TransactionTooLargeError) and len(self._dispositions) > 1:
             self._largest = max(1, self.weight // 2)
             self._cut()
@@ -363,9 +363,9 @@ class ReleaseClaims(EndClaims):
         }
         lost.group_lock.lose(pause)
 
-    async def _resolve_doubt(self) -> None:
-        """Leave out the claims that have been released, if this portion was applied; it is not known whether it was."""
-        for claim in list(self._dispositions):
+    async def _resolve_doubt(self, claims: Sequence[Claim]) -> None:
+        """Leave out those of these claims that have been released; it is not known whether a write was applied."""
+        for claim in claims:
             if claim.bundled:
                 del self._dispositions[claim]  # its session recovers the bundle
             elif claim.group_lock is None:
