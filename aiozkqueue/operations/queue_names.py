@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import InvalidNameError
 from aiozkqueue.layout import QueuePaths, check_queue_name, is_deleted
 from aiozkqueue.queue.state.znodes import exists
-from aiozkqueue.zookeeper import PAGE, NoAuthError, below, read_separately
+from aiozkqueue.zookeeper import PAGE, NoAuthError, ServerError, below, read_separately
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def queue_names(runtime: Runtime) -> list[str]:
-    """List the existing queues, also those that this user may not read, sorted.
+    """List the existing queues, also those that a server refuses to read, sorted.
 
     The session keeps no state of them, so they do not count as queues that it uses.
 
@@ -55,7 +55,7 @@ async def _exist(zookeeper: ZooKeeper, queues: Sequence[QueuePaths]) -> Sequence
 async def _exists(zookeeper: ZooKeeper, paths: QueuePaths) -> bool:
     try:
         return await exists(zookeeper, paths)
-    except NoAuthError:
+    except (NoAuthError, ServerError):
         return True
 
 

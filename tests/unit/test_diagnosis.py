@@ -84,7 +84,7 @@ def test_credentials_are_advised_as_the_command_accepts_them_and_not_as_an_argum
     ("change", "expected"),
     [
         ({"exists": False}, "error"),
-        ({"trouble": "does not decode"}, "error"),
+        ({"trouble": "does not decode", "remedy": "use a newer version"}, "error"),
         ({"lanes": [FolderFacts(LANE, 1, 800, 5)]}, "warning"),
         ({"lanes": [FolderFacts(LANE, 1, 1001, 5)]}, "error"),
         ({"folders": [FolderFacts("/zms/q/dlq", 1, 800, 5)]}, "warning"),

@@ -268,14 +268,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, name, "there is no such queue", remedy(facts.similar))
         return
     if facts.trouble is not None:
-        yield Finding(
-            Severity.ERROR,
-            name,
-            facts.trouble,
-            "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)"
-            if facts.denied
-            else "until then, programs of this version can neither put into the queue nor take from it",
-        )
+        yield Finding(Severity.ERROR, name, facts.trouble, facts.remedy)
         return
     yield from _of_reading(facts)
     for folder in (*facts.lanes, *facts.folders):

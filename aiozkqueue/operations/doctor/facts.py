@@ -98,8 +98,8 @@ class QueueFacts:
     """The existing queue with the most similar name, if this one does not exist."""
     trouble: str | None = None
     """Why it could not be read."""
-    denied: bool = False
-    """Whether that is because of this user's rights."""
+    remedy: str = ""
+    """The advice for that trouble."""
     complete: bool = True
     """Whether everything was checked; False: the time budget ran out, and the facts are those found until then."""
     lanes_left: int = 0

@@ -28,6 +28,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NoNodeError,
     QuotaExceededError,
+    ServerError,
     SetData,
     Silence,
     Stat,
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
 
 #: The largest number of round trips to measure, of reads and of writes.
 ROUND_TRIPS: Final = 20
+#: The advice for queues that could not be read.
+OTHER_USER: Final = "run doctor with the credentials of a user whom the ACL allows (AIOZKQUEUE_AUTH)"
+OTHER_VERSION: Final = "until then, programs of this version can neither put into the queue nor take from it"
+LOGS: Final = "the logs of the servers may show why"
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
 #: In the answer of a server that runs, but has no contact with a quorum.
@@ -217,9 +222,11 @@ class _Examination:
         except NoNodeError:
             return await self._absent(name)
         except (NoAuthError, AccessDeniedError) as error:
-            return QueueFacts(name=name, trouble=f"this user may not read it: {error}", denied=True)
+            return QueueFacts(name=name, trouble=f"this user may not read it: {error}", remedy=OTHER_USER)
         except PayloadError as error:
-            return QueueFacts(name=name, trouble=str(error))
+            return QueueFacts(name=name, trouble=str(error), remedy=OTHER_VERSION)
+        except ServerError as error:
+            return QueueFacts(name=name, trouble=f"a server refuses to read it: {error}", remedy=LOGS)
 
     async def _absent(self, name: str) -> QueueFacts:
         return QueueFacts(name=name, exists=False, similar=await similar_queue(self._runtime, name))

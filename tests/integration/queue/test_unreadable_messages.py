@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,11 +11,13 @@ import aiozkqueue as zq
 from aiozkqueue.errors import PartlyDeniedError
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import clean_readable, core_of
+from aiozkqueue.zookeeper.wire import error_of
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from aiozkqueue.admin import ConsumerInfo, QueueStats
+    from aiozkqueue.zookeeper import Node
     from tests.observer import Observer
 
 
@@ -134,6 +136,27 @@ async def test_samples_leave_out_the_age_of_an_unreadable_message(
     assert sampler.unreadable == {}
     sample = sampler.latest["jobs"]
     assert (sample.size, sample.oldest) == (2, pytest.approx(readable.enqueued_at.timestamp(), abs=0.001))
+
+
+async def test_a_diagnosis_reports_a_queue_that_a_server_refuses_to_read_by_an_unknown_code(
+    session: zq.QueueSession, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.queue("good").put(b"1")
+    await session.queue("odd").put(b"1")
+    zookeeper = core_of(session).zookeeper
+    read = zookeeper.read
+
+    async def refused(path: str, **options: Any) -> Node:
+        if path == f"{queue_root}/odd":
+            raise error_of(-997)
+        return await read(path, **options)
+
+    monkeypatch.setattr(zookeeper, "read", refused)
+    diagnosis = await session.admin.diagnose()
+    assert [queue.size for queue in diagnosis.queues if queue.name == "good"] == [1]
+    [finding] = [finding for finding in diagnosis.findings if finding.subject == "odd"]
+    assert "a server refuses to read it: ZooKeeper error -997" in finding.text
+    assert finding.advice == "the logs of the servers may show why"
 
 
 async def test_a_move_that_leaves_an_unreadable_message_has_failed_and_names_its_cause(
