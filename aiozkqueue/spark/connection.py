@@ -19,6 +19,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
     Auth,
     ConnectionLossError,
+    MultiError,
     NoAuthError,
     RenewedContext,
     SessionExpiredError,
@@ -86,6 +87,10 @@ class Link(NamedTuple):
             return self._result_of(future)
         except NoAuthError as error:
             raise access_denied(self.options.queue, error) from error
+        except MultiError as refusal:
+            if not isinstance(refusal.error, NoAuthError):
+                raise
+            raise access_denied(self.options.queue, refusal.error) from refusal
         except (ConnectionLossError, SessionExpiredError) as error:
             msg = f"queue {self.options.queue!r}: the connection was lost: {error}"
             raise ConnectionLostError(msg) from error

@@ -83,7 +83,8 @@ class QueueWriter(DataSourceArrowWriter):
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
             link.call(complete, link, staging, self._options.txn_version, messages)
-            self._forget(link, staging)
+            with _logged_remains(self._options.queue):
+                self._forget(link, staging)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Remove the rows of a failed job."""
@@ -114,6 +115,20 @@ def logged_failure(queue: str) -> Iterator[None]:
     except QueueError as error:
         log.error(  # noqa: TRY400 - the traceback would hide the error of the write
             "queue %s: the write failed, and rows that it has stored were not removed. They stay invisible: %s",
+            queue,
+            error,
+            extra={"queue": queue},
+        )
+
+
+@contextmanager
+def _logged_remains(queue: str) -> Iterator[None]:
+    """Log an error after the rows are visible. If it were raised, the job would fail, and be run again."""
+    try:
+        yield
+    except QueueError as error:
+        log.warning(
+            "queue %s: the write is complete, but its records were not removed. Clean-up removes them later: %s",
             queue,
             error,
             extra={"queue": queue},
