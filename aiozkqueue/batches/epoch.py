@@ -89,10 +89,22 @@ class Epoch:
         """
         if self.began:
             return
+        await self.admit()
+        await self.take_over()
+
+    async def admit(self) -> None:
+        """Check that the queue exists, and read its configuration. Raises: as `open`."""
         if not await self.state.exists():
             raise NotFoundError(await absence(self.runtime, self.state.name))
         await self.reopen()
-        await self.take_over()
+
+    async def look(self) -> Node | None:
+        """Return the group's znode without taking the ledger over; None if it does not exist."""
+        await self.zookeeper.sync(self.path)
+        try:
+            return await self.zookeeper.read(self.path)
+        except NoNodeError:
+            return None
 
     async def reopen(self) -> None:
         """Read the configuration, as `refresh`. Raises: InvalidOptionError: the queue has an order."""
@@ -125,19 +137,14 @@ class Epoch:
 
     async def _try_to_take_over(self) -> int | None:
         """Write to the group's znode; return its version, or None if another write preceded or followed."""
-        zookeeper = self.zookeeper
-        await zookeeper.sync(self.path)
-        try:
-            node = await zookeeper.read(self.path)
-        except NoNodeError:
-            node = None
+        node = await self.look()
         known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
         identity, run = (f"{self.runtime.random.getrandbits(4 * digits):0{digits}x}" for digits in (32, 16))
         self.record = known._replace(identity=known.identity or identity, run=run)
         data = self._encoded(self.record)
         write = Create(self.path, data) if node is None else SetData(self.path, data, node.stat.version)
         try:
-            await apply_until_answered(zookeeper, [write])
+            await apply_until_answered(self.zookeeper, [write])
         except MultiError as refusal:
             if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
                 raise refusal.error from refusal
@@ -153,12 +160,8 @@ class Epoch:
 
         The data alone does not show that: a release writes it again.
         """
-        await self.zookeeper.sync(self.path)
-        try:
-            node = await self.zookeeper.read(self.path)
-        except NoNodeError:
-            return None
-        return node if (node.data, node.stat.version) == (data, version) else None
+        node = await self.look()
+        return node if node is not None and (node.data, node.stat.version) == (data, version) else None
 
     def _encoded(self, record: LedgerRecord) -> bytes:
         return record.encode({"client": self.runtime.ids.client, **json.loads(self.runtime.about or b"{}")})

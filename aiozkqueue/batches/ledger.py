@@ -29,7 +29,7 @@ from .making import BatchMaker
 from .manifests import Manifests
 from .preparing import BatchPreparer
 from .read_marks import Evidence, Reading, ReadMark, weigh
-from .records import LedgerState
+from .records import LedgerRecord, LedgerState
 from .unreadable import Obstacles
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Stat
 
     from .manifests import Page
 
@@ -69,8 +70,12 @@ class Ledger:
         await self._epoch.open()
 
     async def freeze(self) -> None:
-        """From now on take only messages that are in the queue now."""
-        await self._epoch.open()
+        """From now on take only messages that are in the queue now. This does not take the ledger over.
+
+        Raises: as `Epoch.open`.
+        """
+        if not self._epoch.began:
+            await self._epoch.admit()
         await self._maker.freeze()
 
     async def batches(self) -> list[int]:
@@ -126,9 +131,23 @@ class Ledger:
         """
         await self._epoch.open()
         stat = await self._epoch.hold()
+        return await self._state(self._epoch.record, stat)
+
+    async def look(self) -> LedgerState | None:
+        """Return the state of a ledger that this process has not taken over, which writes nothing.
+
+        None: this process has taken it over, or it has no identity yet. Raises: as `Epoch.open`.
+        """
+        if self._epoch.began:
+            return None
+        await self._epoch.admit()
+        node = await self._epoch.look()
+        record = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
+        return None if node is None or not record.identity else await self._state(record, node.stat)
+
+    async def _state(self, record: LedgerRecord, stat: Stat) -> LedgerState:
         numbers = await self._manifests.batches()
         handed = [number for number in numbers if (await self._manifests.read(number)).attempts]
-        record = self._epoch.record
         return LedgerState(
             identity=record.identity,
             made=stat.children_created,

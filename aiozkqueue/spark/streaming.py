@@ -217,7 +217,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self._open()
         link, ledger = opened.link, opened.ledger
         self._join()
-        if link.call(self._mark_done, ledger, link.call(ledger.state), offset):
+        if link.call(self._mark_done, ledger, link.call(self._admitted, ledger, offset), offset):
             link.call(ledger.finish)
 
     def stop(self) -> None:
@@ -247,7 +247,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     async def _latest(self, ledger: Ledger, start: Offset, most: int | None) -> Offset:
-        state = await ledger.state()
+        state = await self._admitted(ledger, start)
         if start == BEGINNING:
             require_beginning(state, self._options)
         after, stream = start.seq, start.stream
@@ -259,6 +259,22 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if state.batches:
             await ledger.finish()
         return start
+
+    async def _admitted(self, ledger: Ledger, offset: Offset, done: int | None = None) -> LedgerState:
+        """Return the state of the ledger, which this process takes over unless it has to refuse the offset.
+
+        A query that is refused must not stop the query that uses the ledger. ``done`` replaces the highest number
+        acknowledged; None: the stored one.
+
+        Raises: CheckpointError.
+        """
+        if (seen := await ledger.look()) is not None:
+            if offset == BEGINNING:
+                require_beginning(seen, self._options)
+            elif self._options.fail_on_loss:
+                require_same(offset, seen if done is None else seen._replace(done=done), self._options)
+        state = await ledger.state()
+        return state if done is None else state._replace(done=done)
 
     async def _mark_done(self, ledger: Ledger, state: LedgerState, offset: Offset) -> bool:
         """Acknowledge the batches up to an offset. Return False if it is refused and the query continues anyway."""
@@ -277,9 +293,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _divide(self, opened: _OpenLedger, end: Offset, *, again: bool) -> list[LedgerShare]:
         """Divide a batch among tasks; ``again``: it was divided before, for the same attempt."""
         ledger = opened.ledger
-        state = await ledger.state()
+        state = await self._admitted(ledger, end, done=-1)
         try:
-            require_same(end, state._replace(done=-1), self._options)
+            require_same(end, state, self._options)
             most = self._options.max_attempts
             pages, reading, attempt = await ledger.hand_out(end.seq, end.stream, most, again=again)
             self._handed = end

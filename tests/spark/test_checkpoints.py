@@ -24,7 +24,7 @@ from tests.spark.test_batch import drained, put
 from tests.spark.test_stream import left, wait_until_held
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -262,6 +262,36 @@ def test_offsets_that_the_ledger_does_not_know_are_refused_before_any_acknowledg
     for start, end in ((third, second), (second, second), (third, driver.beginning)):
         with pytest.raises(CheckpointError, match="has no messages: the checkpoint is damaged"):
             driver.reader.partitions(start, end)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["no trigger", "availableNow"])
+def test_a_query_that_is_refused_does_not_stop_the_query_that_uses_the_ledger(
+    options: dict[str, str], drivers: list[Driver], *, frozen: bool
+) -> None:
+    put(options, *(b"%d" % n for n in range(6)))
+    driver = begun(drivers, options)
+    first = driver.latest(driver.beginning, 2)
+    driver.read(driver.beginning, first)
+    second = driver.latest(first, 2)
+    strange = {**second, "ledger": "0" * 32}
+    asks: list[tuple[str, Callable[[Driver], object]]] = [
+        ("was used with another checkpoint", lambda other: other.latest(other.beginning)),
+        ("belong together", lambda other: other.latest(strange)),
+        ("belong together", lambda other: other.reader.commit(strange)),
+        ("belong together", lambda other: other.reader.partitions(first, strange)),
+        ("an old copy of the checkpoint", lambda other: other.latest({**first, "seq": -1})),
+    ]
+    for why, ask in asks:
+        other = begun(drivers, options)
+        if frozen:
+            other.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(CheckpointError, match=why):
+            ask(other)
+    assert driver.read(first, second) == [b"2", b"3"]
+    last = driver.latest(second, 2)
+    assert driver.read(second, last) == [b"4", b"5"]
+    driver.reader.commit(last)
+    assert left(options) == (0, 0, 0)
 
 
 def test_unread_batches_are_not_acknowledged_even_with_fail_on_data_loss_false(
