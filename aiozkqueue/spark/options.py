@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta, timezone
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -199,6 +199,11 @@ class Options(Servers):
     """The number of attempts after which a batch is divided into smaller parts; None: unlimited."""
     fail_on_loss: bool = True
     """Whether the query fails if its checkpoint does not belong to the ledger."""
+
+    @property
+    def after_contact(self) -> Options:
+        """The options of a further session, after one of this job has reached the servers: it waits out an outage."""
+        return replace(self, connect_timeout=max(self.connect_timeout, self.outage_timeout))
 
 
 def parse_servers(given: Mapping[str, str]) -> Servers:

@@ -22,7 +22,7 @@ from .connection import linked
 from .order import moment
 from .partition_writer import BatchIdentity
 from .rows import RowEncoder
-from .writing import Written, complete, logged_failure, put_partition, staging_of
+from .writing import Written, complete, driver_options, logged_failure, put_partition, staging_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +69,13 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             msg = "this task does not belong to a streaming query: use df.write for a batch"
             raise InvalidOptionError(msg)
         identity = BatchIdentity(f"stream {query}", int(batch), run or "", self._made)
-        return put_partition(self._options, identity, self._schema, iterator)
+        options = self._options.after_contact if int(batch) else self._options
+        return put_partition(options, identity, self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of the batch available, after all tasks have ended."""
         for name in {message.name for message in messages if isinstance(message, Written)}:  # empty without tasks
-            with linked(self._options) as link:
+            with linked(driver_options(self._options, messages)) as link:
                 link.call(complete, link, link.call(staging_of, link, name), batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

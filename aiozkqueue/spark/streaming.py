@@ -196,7 +196,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not partition.parts:
             return
         layout = RowLayout(self._schema, self._options)
-        with settled_heap(collect=False), linked(self._options) as link:
+        with settled_heap(collect=False), linked(self._options.after_contact) as link:
             batches = Batches(layout)
             for page in link.each_of(_read(link, partition, layout)):
                 yield from batches.add(page)

@@ -80,7 +80,7 @@ class QueueWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make all rows available and record the identity of the write, after all tasks have ended."""
-        with linked(self._options) as link:
+        with linked(driver_options(self._options, messages)) as link:
             staging = link.call(staging_of, link, self._name)
             link.call(complete, link, staging, self._options.txn_version, messages)
             with _logged_remains(self._options.queue):
@@ -105,6 +105,12 @@ class QueueWriter(DataSourceArrowWriter):
             link.call(staging.forget_parts)
         elif self._options.txn_app is None:
             link.call(staging.forget)
+
+
+def driver_options(options: Options, messages: Iterable[WriterCommitMessage | None]) -> Options:
+    """Return the options of the driver's session, which waits out an outage if a task has reached the servers."""
+    reached = any(isinstance(message, Written) and message.stage is not None for message in messages)
+    return options.after_contact if reached else options
 
 
 @contextmanager

@@ -18,19 +18,35 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import aiozkqueue as zq
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked
-from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.options import Content, parse_options
+from aiozkqueue.spark.reading import QueueReader
+from aiozkqueue.spark.sink import QueueStreamWriter
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import staging_of
 from aiozkqueue.testing import ZooKeeperProxy
+from tests.spark.calls import BODY, Partition, rows_of, use, writer_of
 from tests.spark.local import PROJECT, environment
 from tests.spark.orphaned import JVM
 from tests.spark.processes import children
-from tests.spark.test_batch import put
+from tests.spark.test_batch import drained, put
+from tests.spark.test_contract import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(300)
+
+
+class SecondBatch(Partition):
+    """The context of a task in the second batch of a query."""
+
+    def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
+        return "1" if name == "streaming.sql.batchId" else super().getLocalProperty(name)
+
+
+def sink_of(options: dict[str, str]) -> QueueStreamWriter:
+    return QueueStreamWriter(BODY, parse_options(options), "query")
+
 
 #: Seconds within which a condition must become true, even on a busy machine.
 PATIENCE = 120
@@ -108,3 +124,39 @@ async def test_drivers_tasks_and_writers_fail_after_the_outage_timeout(
         assert "outageTimeout" in caplog.text
         await asyncio.wait_for(asyncio.to_thread(links.__exit__, None, None, None), PATIENCE)
         await asyncio.wait_for(asyncio.to_thread(reader.stop), PATIENCE)
+
+
+async def test_tasks_and_commits_that_begin_in_an_outage_wait_for_its_end(
+    zookeeper: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(SecondBatch, monkeypatch)
+    await asyncio.to_thread(put, options, b"1", b"2")
+    copies, invoices = {**options, "queue": "copies", "writeId": "nightly"}, {**options, "queue": "invoices"}
+    schema = default_schema(Content.ITEMS)
+    driver = await asyncio.to_thread(stream_of, options)
+    end = await asyncio.to_thread(driver.latestOffset, driver.initialOffset(), ReadAllAvailable())
+    (share,) = await asyncio.to_thread(driver.partitions, driver.initialOffset(), end)
+    (folder,) = await asyncio.to_thread(QueueReader(schema, parse_options(options)).partitions)
+    await asyncio.to_thread(driver.stop)
+    written = await asyncio.to_thread(writer_of(copies).write, rows_of([b"1"]))
+    sunk = await asyncio.to_thread(lambda: sink_of(invoices).write(rows_of([b"1"])))
+    async with ZooKeeperProxy(zookeeper) as proxy:
+        hasty = {"hosts": proxy.hosts, "connectTimeout": "0.5", "outageTimeout": str(PATIENCE)}
+        reader = QueueReader(schema, parse_options({**options, **hasty}))
+        works: list[Callable[[], object]] = [
+            lambda: sum(rows.num_rows for rows in stream_of({**options, **hasty}).read(share)),
+            lambda: sum(rows.num_rows for rows in reader.read(folder)),
+            lambda: writer_of({**copies, **hasty}).commit([written]),
+            lambda: sink_of({**invoices, **hasty}).commit([sunk], 1),
+            lambda: sink_of({**options, **hasty, "queue": "letters"}).write(rows_of([b"1"])),
+        ]
+        proxy.refuse()
+        waiting = [asyncio.ensure_future(asyncio.to_thread(work)) for work in works]
+        assert await asyncio.wait(waiting, timeout=2) == (set(), {*waiting})
+        with pytest.raises(zq.ConnectionLostError, match=r"within 0\.5 s"):  # the servers may not exist
+            await asyncio.to_thread(writer_of({**copies, **hasty}).write, rows_of([b"1"]))
+        await proxy.listen()
+        done = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+        assert done[:4] == [2, 2, None, None]
+    assert await asyncio.to_thread(drained, copies) == [b"1"]
+    assert await asyncio.to_thread(drained, invoices) == [b"1"]
