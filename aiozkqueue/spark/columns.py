@@ -261,7 +261,8 @@ def _from_payload(name: str) -> Maker:
 def decode_object(body: bytes, fields: Mapping[str, Callable[[object], object]]) -> dict[str, object]:
     """Read the fields of a JSON object; a missing field is null. Raises: ValueError."""
     try:
-        value: object = json.loads(body, parse_float=Decimal)
+        text = body.decode("utf-8", "surrogatepass")  # from bytes, `loads` would also read UTF-16
+        value: object = json.loads(text, parse_float=Decimal)
     except (InvalidOperation, RecursionError) as error:
         msg = "the payload has a number that is out of range, or is nested too deeply"
         raise ValueError(msg) from error

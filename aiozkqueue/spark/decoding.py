@@ -8,6 +8,7 @@ decimal point are read as `Decimal`, so that they keep all digits until the type
 from __future__ import annotations
 
 import base64
+import math
 import re
 from contextlib import suppress
 from datetime import UTC, date, datetime, tzinfo
@@ -39,7 +40,7 @@ from pyspark.sql.types import (
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 
@@ -110,7 +111,7 @@ def _decoder(  # noqa: C901, PLR0911 - one line per type
         return lambda value: [(_text(name), member(item)) for name, item in _of(dict, value).items()]
     if isinstance(kind, StructType):
         members = {field.name: decoder_of(field.dataType, column, zone) for field in kind.fields}
-        return lambda value: {name: decode(_of(dict, value).get(name)) for name, decode in members.items()}
+        return lambda value: _fields(_of(dict, value), members)
     msg = f"column {column!r}: JSON has no {kind.simpleString()}; use the default columns and decode `body` yourself"
     raise InvalidOptionError(msg)
 
@@ -169,9 +170,13 @@ def _shortest(value: float) -> float:
 
 def _of(kind: type, value: object) -> Any:  # noqa: ANN401 - of the kind given
     if type(value) is not kind:
-        msg = f"{str(value)[:50]!r} is not a {kind.__name__}"
+        msg = f"{str(value)[:50]!r} is of the type {type(value).__name__}, not {kind.__name__}"
         raise ValueError(msg)
     return value
+
+
+def _fields(value: Mapping[str, object], decoders: Mapping[str, Callable[[object], object]]) -> dict[str, object]:
+    return {name: decode(value.get(name)) for name, decode in decoders.items()}
 
 
 def _text(value: object) -> str:
@@ -198,9 +203,8 @@ def _float(value: object) -> float:
     number = value if type(value) is int or isinstance(value, Decimal) else cast("float", _of(float, value))
     try:
         return float(number)
-    except OverflowError as error:
-        msg = f"{str(value)[:50]} is out of range"
-        raise ValueError(msg) from error
+    except OverflowError:  # only an integer: a decimal has become infinite already
+        return math.inf if number > 0 else -math.inf
 
 
 def _decimal(value: object, kind: DecimalType) -> Decimal:

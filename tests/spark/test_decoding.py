@@ -53,8 +53,11 @@ VALUES = {
     "decimal(38,2)": DECIMALS,
     "decimal(38,18)": DECIMALS,
     "decimal(5,0)": DECIMALS,
-    "double": ["1", "1.5", "0.1", "1e400", "-1e400", "NaN", "Infinity", '"NaN"', '"-INF"', '"1.5"', "true", "1e-400"],
-    "float": ["1e39", "0.1", "NaN", '"Infinity"', "16777217"],
+    "double": [
+        *("1", "1.5", "0.1", "1e400", "-1e400", "NaN", "Infinity", '"NaN"', '"-INF"', '"1.5"', "true", "1e-400"),
+        *("9" * 400, "-" + "9" * 400),
+    ],
+    "float": ["1e39", "0.1", "NaN", '"Infinity"', "16777217", "9" * 400],
     "tinyint": ["-128", "127", "1.0"],
     "smallint": ["32767", "32768"],
     "int": ["1", "1.0", "1.5", "2147483648", "-2147483648", '"1"', "true", "1e3"],
@@ -75,6 +78,7 @@ VALUES = {
     "array<decimal(5,1)>": ["[1.25,null]", "1", "[]", '["a"]'],
     "map<string,decimal(5,1)>": ['{"a":1.25,"b":null}', "[1]"],
     "struct<a:int,b:decimal(5,1)>": ['{"a":1}', '{"b":2.25,"c":3}', "[1]", "null"],
+    "struct<>": ["{}", '{"a":1}', "3", '"a"', "null"],
 }
 
 
@@ -123,6 +127,24 @@ def test_a_decoded_value_is_the_one_that_spark_decodes(spark: SparkSession, kind
 def test_a_payload_that_python_cannot_read_does_not_decode(payload: bytes) -> None:
     with pytest.raises(ValueError, match="out of range, or is nested too deeply"):
         decode_object(payload, {})
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32-be"])
+def test_a_payload_in_another_encoding_than_utf_8_does_not_decode(spark: SparkSession, encoding: str) -> None:
+    payload = '{"v": "\N{SNOWMAN}"}'.encode(encoding)
+    stored = spark.createDataFrame([(bytearray(payload),)], "body binary")
+    parsed = functions.from_json(
+        stored.body.cast("string"), "v string, bad string", {"columnNameOfCorruptRecord": "bad"}
+    )
+    assert stored.select(parsed.v.isNull(), parsed.bad.isNotNull()).first() == (True, True)
+    with pytest.raises(ValueError, match=r"UTF-8 BOM|utf-8|Expecting"):
+        decode_object(payload, {"v": decoder_of(StringType(), "v")})
+
+
+@pytest.mark.parametrize("value", ['"1"', "[1]", "1.5"])
+def test_the_error_of_a_value_of_another_type_is_a_sentence(value: str) -> None:
+    with pytest.raises(ValueError, match=r"^.+ is of the type \w+, not int$"):
+        decode_object(f'{{"v": {value}}}'.encode(), {"v": decoder_of(IntegerType(), "v")})
 
 
 @pytest.mark.parametrize(
