@@ -34,7 +34,7 @@ class Guide:
         self.hosts = hosts = f"{zookeeper}/guide-{os.urandom(4).hex()}"
         self.shop = shop
         invoices = spark.range(3).select(functions.col("id").cast("string").alias("body"))
-        self._names: dict[str, object] = {"spark": spark, "functions": functions, "invoices": invoices}
+        self._names: dict[str, object] = {"spark": spark, "invoices": invoices}
         self._programs = iter(
             [(page, block) for page in pages for block in blocks(DOCS / page) if block.language == "py"]
         )
