@@ -141,10 +141,12 @@ class RowLayout:
                     raise _null_possible(field.name)
                 self._fields[field.name] = decoder_of(field.dataType, field.name, zone_of(options.time_zone))
                 self._makers.append(_from_payload(field.name))
+        #: Whether payloads are decoded: also if only the column of corrupt records needs it.
+        self._decodes: bool = len(self.of_message) < len(schema.fields)
         #: Whether a column needs a message's lock or the record of its attempts.
         self.reads_locks: bool = not _OF_LOCKS.isdisjoint(self.of_message.values())
         #: Whether all columns are properties of the message, so that no payload is decoded.
-        self.is_columnar: bool = len(self.of_message) == len(schema.fields)
+        self.is_columnar: bool = not self._decodes
 
     def decode(self, messages: Sequence[Mapping[str, object]]) -> DecodedRows:
         """Make rows of these messages. Raises: PayloadError, in the mode FAILFAST."""
@@ -176,7 +178,7 @@ class RowLayout:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _decode(self, values: Mapping[str, object]) -> dict[str, object]:
-        return decode_object(body_of(values) or b"", self._fields) if self._fields else {}
+        return decode_object(body_of(values) or b"", self._fields) if self._decodes else {}
 
 
 def _require_distinct(names: Sequence[str]) -> None:

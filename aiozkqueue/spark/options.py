@@ -59,6 +59,8 @@ class _Switch(enum.Enum):
 
 #: Options of Spark itself, which it passes together with ours.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+#: The prefix of the options in CREATE TABLE, which Spark passes when it creates the table, and not when it reads it.
+_OF_TABLE: Final = "option."
 _SECRETS: Final = frozenset({"auth", "password", "user", "credentials"})
 _SERVERS: Final = (
     "hosts",
@@ -224,6 +226,10 @@ def parse_options(given: Mapping[str, str]) -> Options:
     """
     if paths := [value for name, value in given.items() if name.lower() == "paths"]:
         raise InvalidOptionError(f"load({paths[0]}): name one queue; read each queue as a frame, and use `union`")
+    if any(name.lower().startswith(_OF_TABLE) for name in given):
+        raise InvalidOptionError(
+            "a table cannot be a queue, because Spark does not pass its options to reads: use CREATE TEMPORARY VIEW"
+        )
     options = _checked({name: value for name, value in given.items() if name.lower() not in _SPARKS}, _KNOWN)
     servers = _servers(options)
     queue = options.get("queue") or options.get("path")

@@ -141,6 +141,14 @@ def test_a_payload_in_another_encoding_than_utf_8_does_not_decode(spark: SparkSe
         decode_object(payload, {"v": decoder_of(StringType(), "v")})
 
 
+def test_a_schema_with_only_the_column_of_corrupt_records_finds_them() -> None:
+    options = parse_options({"hosts": "nowhere", "queue": "orders"})
+    columns = StructType([StructField("_id", StringType()), StructField("_corrupt_record", StringType())])
+    layout = RowLayout(columns, options)
+    decoded = layout.decode([{"id": "bad", "body": b"{"}, {"id": "list", "body": b"[]"}, {"id": "good", "body": b"{}"}])
+    assert decoded.rows == [["bad", "{"], ["list", "[]"], ["good", None]]
+
+
 @pytest.mark.parametrize("value", ['"1"', "[1]", "1.5"])
 def test_the_error_of_a_value_of_another_type_is_a_sentence(value: str) -> None:
     with pytest.raises(ValueError, match=r"^.+ is of the type \w+, not int$"):

@@ -441,6 +441,12 @@ def test_a_load_of_several_queues_is_refused_in_its_own_words() -> None:
         parse_options({"hosts": "h:1", "paths": '["a","b"]'})
 
 
+def test_a_table_is_refused_with_the_statement_to_use() -> None:
+    given = {"option.hosts": "h:1", "option.queue": "orders", "hosts": "h:1", "queue": "orders"}
+    with pytest.raises(zq.InvalidOptionError, match=r"^a table cannot be a queue, .*: use CREATE TEMPORARY VIEW$"):
+        parse_options(given)
+
+
 @pytest.mark.parametrize("name", ["tlsCa", "tlsCert", "tlsKey", "authFile"])
 def test_an_empty_name_of_a_file_is_refused_and_not_ignored(name: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match=f"^{name} is empty: name a file"):
