@@ -153,6 +153,27 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
         unload(spark, str(other), options)
 
 
+def test_a_value_of_csv_may_have_line_breaks(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'id,note\r\n1,"a\n2,b"\r\n3,"c ""d""\r\n"\r\n')
+    assert load(spark, [str(file)], options) == 2
+    assert {row["id"]: row["note"] for row in map(json.loads, drained(options))} == {"1": "a\n2,b", "3": 'c "d"\n'}
+
+
+def test_a_csv_file_in_another_encoding_than_utf_8_is_refused(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    for encoding in ("latin-1", "utf-16"):
+        file = tmp_path / f"{encoding}.csv"
+        file.write_bytes("id,name\n1,caf\xe9\n".encode(encoding))
+        with pytest.raises(zq.PayloadError, match=rf"{encoding}.csv: a line is not UTF-8: convert the file first"):
+            load(spark, [str(file)], options)
+    assert (
+        load(spark, [written(tmp_path / "a.csv", "id,name", "1,caf\N{LATIN SMALL LETTER E WITH ACUTE}")], options) == 1
+    )
+    assert json.loads(*drained(options)) == {"id": "1", "name": "caf\xe9"}
+
+
 @pytest.mark.slow
 def test_a_load_refuses_bad_rows_with_a_clear_error(
     spark: SparkSession, options: dict[str, str], tmp_path: Path

@@ -155,11 +155,22 @@ def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> 
         case Kind.PARQUET:
             return spark.read.options(mergeSchema=True).parquet(*files)  # otherwise, columns could be dropped
         case Kind.CSV:
+            _require_text(spark, files)
             # `enforceSchema` would ignore the header of each file but one, although its columns may have another order.
-            reader = spark.read.options(header=True, escape='"', mode="FAILFAST", enforceSchema=False)
+            # Without `multiLine`, a value with a line break would become two rows.
+            reader = spark.read.options(header=True, escape='"', mode="FAILFAST", enforceSchema=False, multiLine=True)
             return reader.option("inferSchema", infer).csv(files)
         case Kind.JSON:
             return _read_lines(spark, files)
+
+
+def _require_text(spark: SparkSession, files: list[str]) -> None:
+    """Refuse CSV that is not UTF-8: Spark would replace the bytes that it cannot read. Raises: PayloadError."""
+    lines = spark.read.text(files)
+    bad = lines.where(~functions.is_valid_utf8("value")).select("_metadata.file_path").first()
+    if bad is not None:
+        msg = f"{bad.file_path}: a line is not UTF-8: convert the file first"
+        raise PayloadError(msg)
 
 
 def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
