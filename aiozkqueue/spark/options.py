@@ -204,7 +204,7 @@ class Options(Servers):
 
     @property
     def after_contact(self) -> Options:
-        """The options of a further session, after one of this job has reached the servers: it waits out an outage."""
+        """The options of a session in a process of a job that has reached the servers: it waits out an outage."""
         return replace(self, connect_timeout=max(self.connect_timeout, self.outage_timeout))
 
 

@@ -141,7 +141,7 @@ class QueueReader(DataSourceReader):
         if not isinstance(partition, FolderShare):  # Spark makes a partition even if there are no folders
             return
         layout = RowLayout(self._schema, self._options)
-        with settled_heap(collect=False), linked(self._options.after_contact) as link:
+        with settled_heap(collect=False), linked(self._options) as link:
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
             for page in link.each_of(pages):

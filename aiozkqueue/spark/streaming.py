@@ -84,6 +84,8 @@ class LedgerShare(InputPartition):
     """The mark that the task stores after it has read everything; None: it reads nothing."""
     attempt: int = -1
     """The attempt at the batch; see `batches.ledger.HandedOut`."""
+    batch: int = 0
+    """The number of the batch."""
 
     @property
     def messages(self) -> int:
@@ -196,7 +198,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not partition.parts:
             return
         layout = RowLayout(self._schema, self._options)
-        with settled_heap(collect=False), linked(self._options.after_contact) as link:
+        options = self._options.after_contact if partition.batch else self._options
+        with settled_heap(collect=False), linked(options) as link:
             batches = Batches(layout)
             for page in link.each_of(_read(link, partition, layout)):
                 yield from batches.add(page)
@@ -310,7 +313,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = await pieces_of(opened.link.handle, pages) if least > 1 else [Piece(total)]
         sizes = divide(pieces, max(least, -(-total // SHARE)))
         shares = [
-            LedgerShare(parts, reading.of(stop - size, stop), attempt)
+            LedgerShare(parts, reading.of(stop - size, stop), attempt, end.seq)
             for parts, size, stop in zip(cut(pages, sizes), sizes, accumulate(sizes), strict=True)
         ]
         return shares or [LedgerShare([])]
