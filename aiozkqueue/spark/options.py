@@ -142,7 +142,8 @@ _LARGEST: Final = 2**63 - 1
 #: ZooKeeper counts milliseconds in 31 bits.
 _LONGEST_SESSION: Final = 2_147_482.0
 _DIGITS: Final = re.compile("[0-9]{1,19}")
-_OFFSET: Final = re.compile("(?:GMT|UTC|UT)?([+-])([0-9]{1,2})(?::([0-5][0-9]))?|Z")
+#: Up to 18 hours, as in Java.
+_OFFSET: Final = re.compile("(?:GMT|UTC|UT)?([+-])(0?[0-9]|1[0-7]|18(?!:(?!00)))(?::([0-5][0-9]))?|Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

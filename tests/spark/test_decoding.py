@@ -184,6 +184,8 @@ def test_a_text_that_utf_8_cannot_encode_does_not_decode_and_does_not_affect_oth
         ("GMT+2", 2),
         ("UTC-08:00", -8),
         ("+2", 2),
+        ("+18", 18),
+        ("-18:00", -18),
         ("Z", 0),
         ("UTC", 0),
         ("Etc/GMT-3", 3),
@@ -193,7 +195,7 @@ def test_a_time_zone_is_accepted_in_each_form_of_a_spark_session(name: str, hour
     assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)  # noqa: DTZ001 - the time is in that zone
 
 
-@pytest.mark.parametrize("name", ["", "+24:00", "+99", "+01:60", "GMT+", "Mars", "../UTC", "+1:0"])
+@pytest.mark.parametrize("name", ["", "+24:00", "+99", "+01:60", "GMT+", "Mars", "../UTC", "+1:0", "+18:30", "GMT-19"])
 def test_another_form_of_time_zone_is_refused(name: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match="give the name of a region"):
         zone_of(name)
