@@ -98,7 +98,7 @@ class Epoch:
             raise NotFoundError(await absence(self.runtime, self.state.name))
         await self.reopen()
 
-    async def look(self) -> Node | None:
+    async def read_node(self) -> Node | None:
         """Return the group's znode without taking the ledger over; None if it does not exist."""
         await self.zookeeper.sync(self.path)
         try:
@@ -137,7 +137,7 @@ class Epoch:
 
     async def _try_to_take_over(self) -> int | None:
         """Write to the group's znode; return its version, or None if another write preceded or followed."""
-        node = await self.look()
+        node = await self.read_node()
         known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
         identity, run = (f"{self.runtime.random.getrandbits(4 * digits):0{digits}x}" for digits in (32, 16))
         self.record = known._replace(identity=known.identity or identity, run=run)
@@ -160,7 +160,7 @@ class Epoch:
 
         The data alone does not show that: a release writes it again.
         """
-        node = await self.look()
+        node = await self.read_node()
         return node if node is not None and (node.data, node.stat.version) == (data, version) else None
 
     def _encoded(self, record: LedgerRecord) -> bytes:

@@ -133,7 +133,7 @@ class Ledger:
         stat = await self._epoch.hold()
         return await self._state(self._epoch.record, stat)
 
-    async def look(self) -> LedgerState | None:
+    async def peek_state(self) -> LedgerState | None:
         """Return the state of a ledger that this process has not taken over, which writes nothing.
 
         None: this process has taken it over, or it has no identity yet. Raises: as `Epoch.open`.
@@ -141,7 +141,7 @@ class Ledger:
         if self._epoch.began:
             return None
         await self._epoch.admit()
-        node = await self._epoch.look()
+        node = await self._epoch.read_node()
         record = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
         return None if node is None or not record.identity else await self._state(record, node.stat)
 

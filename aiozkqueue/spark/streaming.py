@@ -271,7 +271,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: CheckpointError.
         """
-        if (seen := await ledger.look()) is not None:
+        if (seen := await ledger.peek_state()) is not None:
             if offset == BEGINNING:
                 require_beginning(seen, self._options)
             elif self._options.fail_on_loss:
