@@ -202,6 +202,90 @@ def test_a_claim_whose_reply_is_lost_and_whose_repetition_is_refused_leaves_no_l
     run_virtual(main)
 
 
+@pytest.mark.parametrize(
+    "queue_of",
+    [
+        lambda session: session.queue("jobs"),
+        lambda session: session.curator_queue("/app/jobs", lock_path="/app/locks"),
+        lambda session: session.kazoo_queue("/app/jobs", locking=False),
+    ],
+    ids=["own", "Curator's", "kazoo's without locks"],
+)
+def test_a_lock_that_cannot_be_read_after_a_lost_reply_is_removed_once_reads_work_again(
+    queue_of: Callable[[zq.QueueSession], zq.Queue[bytes]],
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="taker") as session, cluster.connect() as other:
+            jobs = queue_of(session)
+            await jobs.put_many([b"1", b"2"])
+            async with session.transaction() as tx:
+                assert await tx.take(jobs, timeout=5)
+            zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+            lost: list[str] = []
+            refused: list[str] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                if lost or request.kind is not Kind.MULTI or connection.client.name != "taker":
+                    return None
+                lost.extend(operation.path for operation in request.argument if isinstance(operation, Create))
+                return Fault.LOST_AFTER if lost else None
+
+            def failing(read: Any) -> Any:  # Any: a method of the client
+                async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+                    if lost and lost[0] in paths:
+                        refused.append(lost[0])
+                        raise error_of(-1)
+                    return await read(paths, **options)
+
+                return refusing
+
+            methods = zookeeper.read_many, zookeeper.read_versioned
+            zookeeper.read_many, zookeeper.read_versioned = map(failing, methods)
+            cluster.ensemble.judge = judge
+            with suppress(zq.ConnectionLostError):
+                async with session.transaction() as tx:
+                    await tx.take(jobs, timeout=20)
+            await asyncio.sleep(20)
+            assert 2 < len(refused) < 20
+            zookeeper.read_many, zookeeper.read_versioned = methods
+            async with other.transaction() as tx:
+                message = await tx.take(queue_of(other), timeout=60)
+                assert message is not None
+                assert message.body == b"2"
+
+    run_virtual(main)
+
+
+def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        holder, other = sessions
+        jobs, operator = holder.queue("jobs"), core_of(other).zookeeper
+        await jobs.configure(zq.QueueConfig(ordered=True))
+        await jobs.put(b"1")
+        zookeeper: Any = core_of(holder).zookeeper  # its methods are replaced
+        read, refused = zookeeper.read_versioned, list[str]()
+
+        async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+            if not any("/jobs/locks/" in path for path in paths):
+                return await read(paths, **options)
+            refused.extend(paths)
+            raise error_of(-1)
+
+        async with holder.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=5)
+            (item,) = await operator.children("/zms/jobs/items")
+            await operator.multi([Delete(f"/zms/jobs/items/{item}")])
+            zookeeper.read_versioned = refusing
+            await tx.rollback(delay=0)
+        await asyncio.sleep(5)
+        assert len(refused) == 1
+        zookeeper.read_versioned = read
+        await asyncio.sleep(120)
+        assert await operator.children("/zms/jobs/locks") == []
+
+    play(program, 2)
+
+
 @pytest.mark.parametrize("settings", [zq.QueueConfig(bundle=1), zq.QueueConfig(bundle=4), zq.QueueConfig(ordered=True)])
 @pytest.mark.parametrize("refusal", [-1, refuse_the_slot, refuse_each_message])
 def test_messages_whose_release_was_refused_are_available_soon_after_writes_work_again(

@@ -15,7 +15,7 @@ from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
 from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
-from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
+from aiozkqueue.zookeeper import Create, NoAuthError, ServerError, ZooKeeperError, read_separately
 
 from .claimer import ClaimResult, UnreadableError
 from .group_lock import GroupLock, ReadMessage
@@ -398,19 +398,22 @@ class GroupLocks:
 
     async def _unlock_if_ours(self, group_lock: GroupLock, pause: float) -> None:
         """Remove a lost lock that is still ours; try again while ZooKeeper refuses that."""
-        await asyncio.sleep(pause)
-        try:
-            while True:
+        while True:
+            await asyncio.sleep(pause)
+            try:
                 (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
-                if lock is None or lock.data != group_lock.ref.record:
-                    return
-                if (removal := self._unlock(group_lock, self._candidates.relist)) is None:
-                    return
-                await asyncio.wait((removal.done,))
-                await asyncio.sleep(0 if removal.error is None else LONGEST_KEPT)
-        except ZooKeeperError as error:
-            # The session is over, and the lock with it.
-            log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
+            except ZooKeeperError as error:
+                log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
+                if not isinstance(error, NoAuthError | ServerError):
+                    return  # the session is over, and the lock with it
+                pause = LONGEST_KEPT
+                continue
+            if lock is None or lock.data != group_lock.ref.record:
+                return
+            if (removal := self._unlock(group_lock, self._candidates.relist)) is None:
+                return
+            await asyncio.wait((removal.done,))
+            pause = 0 if removal.error is None else LONGEST_KEPT
 
     def _read_ahead(self, group_lock: GroupLock) -> None:
         if group_lock.ahead or group_lock.reading or group_lock.settling or not self._current(group_lock):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, SetData, ZooKeeperError
+from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, ServerError, SetData, ZooKeeperError
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .write import Composition
 
 
-#: Seconds until a removal that ZooKeeper has refused is repeated.
+#: Seconds until a removal, or the read before it, that ZooKeeper has refused is repeated.
 AGAIN: Final = 5.0
 #: A version that no znode reaches: it would take 2^31 writes.
 _NEVER: Final = 2**31 - 1
@@ -96,8 +96,11 @@ class RemoveOrphanLock(Part):
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
             versions = await self._state.read_versions(lock.path, lambda node: node.data == lock.record, generation)
+        except (NoAuthError, ServerError):
+            await asyncio.sleep(AGAIN)  # the lock may be ours: it is read again
+            return
         except ZooKeeperError:
-            self._gone()  # it is gone with the session, or its state cannot be known here
+            self._gone()  # the session is over
             raise
         if versions is None:
             self._gone()
