@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 
@@ -47,3 +48,18 @@ async def test_a_session_whose_items_everybody_can_read_does_not_warn(
         async with zq.connect(zookeeper, root=root, auth=auth, acl=[zq.Acl.all("world", "anyone")]) as session:
             await session.kazoo_queue(path).put(b"one")
     assert not [record for record in caplog.records if path in record.getMessage()]
+
+
+@pytest.mark.parametrize("number", [1, 64])
+async def test_a_producer_that_may_not_delete_learns_that_it_cannot_skip_taken_names(
+    session: zq.QueueSession, path: str, server_view: Observer, number: int
+) -> None:
+    """A queue that was copied to another ensemble has its items, but a lower counter."""
+    await server_view.create(path)
+    for taken in range(number, 2 * number):
+        await server_view.create(f"{path}/queue-{taken:010d}")
+    await server_view.set_acl(path, [make_acl("world", "anyone", read=True, create=True, write=True, admin=True)])
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    with pytest.raises(zq.AccessDeniedError, match=f"no right to delete children of {path}"):
+        await queue.put(b"one")
+    assert await queue.size() == number
