@@ -126,7 +126,7 @@ class Splitter:
         count = min(len(messages), MOST_PARTS, max(0, room) // overhead)
         bounds = [len(messages) * number // count for number in range(count + 1)] if count else []
         return [
-            _part(acl, paths.item(dialect.piece(claim.name, number)), dialect.item(messages[start:end]))
+            _part(acl, paths.item(dialect.piece(claim.name, number)), dialect.part(messages[start:end], claim.raw))
             for number, (start, end) in enumerate(pairwise(bounds))
         ]
 
