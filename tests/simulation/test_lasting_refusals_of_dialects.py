@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import Create, QuotaExceededError
+from aiozkqueue.zookeeper import Create, QuotaExceededError, SetData
 from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.test_known_configuration import play
 from tests.simulation.test_lasting_refusals import UNKNOWN, refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.zookeeper import ZooKeeperError
 
 PATH, LOCKS = "/app/jobs", "/app/locks"
@@ -45,5 +48,33 @@ def test_a_put_fails_at_once_if_the_taken_names_cannot_be_skipped(
             with pytest.raises(error, match="names in /app/jobs are taken|quota"):
                 await tx.commit(timeout=20)
         assert len(refused) == 1
+
+    play(program, 2)
+
+
+def test_the_locks_of_items_that_could_not_be_read_are_removed_with_a_wake_up_that_leaves_the_peers_data() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        peer, theirs = core_of(operator).zookeeper, queue_of(operator)
+        await theirs.put_many([b"1", b"2"])
+        await peer.multi([SetData(PATH, b"of the peer")])
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        read = zookeeper.read_versioned
+
+        async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+            if any(path.startswith(f"{PATH}/") for path in paths):
+                raise error_of(UNKNOWN)
+            return await read(paths, **options)
+
+        zookeeper.read_versioned = refusing
+        before = (await peer.read(PATH)).stat.children_created
+        with pytest.raises(zq.ConnectionLostError):
+            async with session.transaction() as tx:
+                await tx.take(queue_of(session), timeout=5)
+        await asyncio.sleep(1)
+        data, stat = await peer.read(PATH)
+        assert await peer.children(LOCKS) == []
+        assert data == b"of the peer"
+        assert stat.children_created == before + 1  # Curator's consumers watch the children
 
     play(program, 2)

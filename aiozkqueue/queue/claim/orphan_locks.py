@@ -81,7 +81,7 @@ class OrphanLocks:
 
     def remove_unreadable(self, lock: LockRef, generation: int) -> None:
         """Remove the lock of an item that this user may not read: others may take it."""
-        self._remove(lock, generation, wakeup=self._state.paths.items)
+        self._remove(lock, generation, wakes=True)
 
     def remove_stale(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
         """Remove the locks of items that are gone, and check whether messages with these ids have come back."""
@@ -100,17 +100,18 @@ class OrphanLocks:
         with suppress(SessionClosedError):  # then the locks end with the session
             for lock in locks:
                 doubted = lock if failure.sure else lock.unverified()
-                self._remove(doubted, generation, wakeup=self._state.paths.items)
+                self._remove(doubted, generation, wakes=True)
 
     def log_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
         text = "queue %s: removing the locks of %s that could not be read: %s"
         log.warning(text, self._state.name, counted(count, "message"), failure.error, extra={"queue": self._state.name})
 
-    def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> AtomicWrite:
-        budget, size = self._budgets.of(generation), self._size
+    def _remove(self, lock: LockRef, generation: int, *, wakes: bool = False) -> AtomicWrite:
+        budget, size, removal_id = self._budgets.of(generation), self._size, self._ids.next()
+        wakeup = self._state.wakeup_operations(self._state.paths.items, removal_id) if wakes else ()
         removal = RemoveOrphanLock(generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
-        atomic_write = AtomicWrite(self._ids.next(), removal)
+        atomic_write = AtomicWrite(removal_id, removal)
         self._committer.submit(atomic_write)
         return atomic_write
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, ServerError, SetData, ZooKeeperError
+from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, ServerError, ZooKeeperError
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -49,15 +49,21 @@ class RemoveOrphanLock(Part):
 
     No item can fence the removal, and a lock that another client created after ours was removed by force has
     the same path. So no lock of the queue may have been removed by force since ours was created. If one was, the lock's
-    data is read again. With ``wakeup``, the multi also writes to a znode, to wake idle consumers.
+    data is read again. The ``wakeup`` operations wake idle consumers in the same multi.
     """
 
     __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation")
 
     def __init__(
-        self, generation: int, state: QueueState, lock: LockRef, gone: Callable[[], None], *, wakeup: str | None = None
+        self,
+        generation: int,
+        state: QueueState,
+        lock: LockRef,
+        gone: Callable[[], None],
+        *,
+        wakeup: Sequence[Operation] = (),
     ) -> None:
-        super().__init__(3 * OPERATION_WEIGHT)
+        super().__init__((3 + len(wakeup)) * OPERATION_WEIGHT)
         self.generation = generation
         self._state = state
         self._lock = lock
@@ -70,15 +76,14 @@ class RemoveOrphanLock(Part):
         if self._lock.configured >= 0:
             sent.append(Check(self._state.paths.base, self._lock.configured))
         sent += (Check(self._state.paths.locks, self._lock.forced_version), Delete(self._lock.path))
-        if self._wakeup is not None:
-            sent.append(SetData(self._wakeup, b""))
+        sent += self._wakeup
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
         if operation.path in {self._state.paths.locks, self._state.paths.base} and isinstance(error, BadVersionError):
             return self._read_lock()
-        if operation.path == self._wakeup:
-            self._wakeup = None  # the lock must be removed even if the wake-up fails: idle consumers also poll
+        if operation in self._wakeup:
+            self._wakeup = ()  # the lock must be removed even if the wake-up fails: idle consumers also poll
             return None
         self._gone()
         if isinstance(error, NoAuthError):
