@@ -78,3 +78,23 @@ def test_the_locks_of_items_that_could_not_be_read_are_removed_with_a_wake_up_th
         assert stat.children_created == before + 1  # Curator's consumers watch the children
 
     play(program, 2)
+
+
+def test_a_retry_whose_attempt_cannot_be_recorded_is_logged_and_comes_within_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        await queue_of(operator).put(b"1")
+        refused = refuse(session, lambda each: isinstance(each, SetData) and each.path.startswith(f"{PATH}/"))
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(queue_of(session), timeout=5) is not None
+            await tx.rollback(delay=300)
+        (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert "message queue-0000000000 is kept for 60 s without a record" in warning
+        assert str(UNKNOWN) in warning
+        assert len(refused) == 1
+        async with operator.transaction() as tx:
+            assert await tx.take(queue_of(operator), timeout=61) is not None
+
+    play(program, 2)
