@@ -107,7 +107,7 @@ async def test_a_gzip_item_that_is_larger_than_a_request_when_decompressed_is_ta
         return
     reference = await session.admin.moves.start(queue, "moved")
     async with asyncio.timeout(60):
-        while (status := await session.admin.moves.status(reference)).state == "running":
+        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.05)
     assert (status.state, status.error) == ("done", None)
     assert await drained(session, session.queue("moved")) == [b"first", *bodies]

@@ -45,7 +45,7 @@ def test_a_put_fails_at_once_if_the_taken_names_cannot_be_skipped(
         refused = refuse(session, lambda each: "/wake-passing-" in each.path, refusal)
         async with session.transaction(autocommit=False) as tx:
             tx.put(queue_of(session), b"1")
-            with pytest.raises(error, match="names in /app/jobs are taken|quota"):
+            with pytest.raises(error, match=r"names in /app/jobs are taken|quota"):
                 await tx.commit(timeout=20)
         assert len(refused) == 1
 
