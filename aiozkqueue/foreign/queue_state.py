@@ -208,8 +208,8 @@ class ForeignQueueState(QueueState):
             await self._ensure(self._layout.locks)
         await super()._try_open(creates=True)  # as the other program does
         if not self._visibility_checked:
-            self._visibility_checked = True
             await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
+            self._visibility_checked = True
 
     def _required_znodes(self) -> list[str]:
         paths = self.paths

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.security import make_acl
 
 import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import ConnectionLossError
+from aiozkqueue.zookeeper.wire import error_of
 
 if TYPE_CHECKING:
     from tests.observer import Observer
@@ -31,6 +34,35 @@ async def test_a_session_whose_items_other_programs_cannot_read_warns_once_and_n
     assert "world:anyone may use it" in warning
     assert "digest:carol" in warning
     assert "acl=" in warning
+
+
+@pytest.mark.parametrize(
+    ("error", "warnings"), [(ConnectionLossError("lost"), 1), (error_of(-77), 0)], ids=["lost", "code"]
+)
+async def test_a_list_that_cannot_be_read_at_once_prevents_no_put(
+    zookeeper: str,
+    queue_root: str,
+    path: str,
+    server_view: Observer,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    warnings: int,
+) -> None:
+    await server_view.create(path)
+    async with zq.connect(zookeeper, root=f"{queue_root}-carol", auth=[CAROL]) as session:
+        client: Any = core_of(session).zookeeper  # its methods are replaced
+        acl, failed = client.acl, list[str]()
+
+        async def failing(of: str) -> Any:  # as the method
+            if not failed:
+                failed.append(of)
+                raise error
+            return await acl(of)
+
+        client.acl = failing
+        await session.curator_queue(path, lock_path=f"{path}-locks").put(b"one")
+        assert failed
+    assert len([record for record in caplog.records if "may use it" in record.getMessage()]) == warnings
 
 
 @pytest.mark.parametrize("auth", [[], [CAROL]], ids=["without credentials", "with an open list"])
