@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .write import Composition
 
 
-#: Seconds until a removal, or the read before it, that ZooKeeper has refused is repeated.
+#: Seconds until a removal that ZooKeeper has refused is repeated, or for the first time the read of a lock.
 AGAIN: Final = 5.0
+#: The longest pause between two reads, which double it: many locks may be in doubt.
+LONGEST_AGAIN: Final = 60.0
 #: A version that no znode reaches: it would take 2^31 writes.
 _NEVER: Final = 2**31 - 1
 
@@ -52,7 +54,7 @@ class RemoveOrphanLock(Part):
     data is read again. The ``wakeup`` operations wake idle consumers in the same multi.
     """
 
-    __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation")
+    __slots__ = ("_gone", "_lock", "_pause", "_state", "_wakeup", "generation")
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class RemoveOrphanLock(Part):
         self._lock = lock
         self._gone = gone
         self._wakeup = wakeup
+        self._pause = AGAIN
 
     def compose(self, composition: Composition) -> None:
         """Add the removal of the lock."""
@@ -102,7 +105,8 @@ class RemoveOrphanLock(Part):
         try:
             versions = await self._state.read_versions(lock.path, lambda node: node.data == lock.record, generation)
         except (NoAuthError, ServerError):
-            await asyncio.sleep(AGAIN)  # the lock may be ours: it is read again
+            pause, self._pause = self._pause, min(2 * self._pause, LONGEST_AGAIN)
+            await asyncio.sleep(pause)  # the lock may be ours: it is read again
             return
         except ZooKeeperError:
             self._gone()  # the session is over
