@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing.simulator import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     Refusal = int | Callable[[Sequence[Operation]], Exception]
 
@@ -246,10 +246,10 @@ def test_a_lock_that_cannot_be_read_after_a_lost_reply_is_removed_once_reads_wor
                 async with session.transaction() as tx:
                     await tx.take(jobs, timeout=20)
             await asyncio.sleep(20)
-            assert 2 < len(refused) < 20
+            assert 2 < len(refused) < 10
             zookeeper.read_many, zookeeper.read_versioned = methods
             async with other.transaction() as tx:
-                message = await tx.take(queue_of(other), timeout=60)
+                message = await tx.take(queue_of(other), timeout=120)
                 assert message is not None
                 assert message.body == b"2"
 
@@ -282,6 +282,62 @@ def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again(
         zookeeper.read_versioned = read
         await asyncio.sleep(120)
         assert await operator.children("/zms/jobs/locks") == []
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("error", [error_of(-1), QuotaExceededError()], ids=["SYSTEMERROR", "quota"])
+@pytest.mark.parametrize(
+    ("queue_of", "items", "locks"),
+    [
+        (lambda session: session.queue("jobs"), "/zms/jobs/items", "/zms/jobs/locks"),
+        (lambda session: session.curator_queue("/app/jobs", lock_path="/app/locks"), "/app/jobs", "/app/locks"),
+        (lambda session: session.queue("groups"), "/zms/groups/items", "/zms/groups/locks"),
+    ],
+    ids=["single items", "Curator's", "groups"],
+)
+def test_the_lock_of_a_message_that_is_gone_is_removed_once_the_session_can_write(
+    queue_of: Callable[[zq.QueueSession], zq.Queue[bytes]], items: str, locks: str, error: ZooKeeperError
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        session, other = sessions
+        jobs, zookeeper = queue_of(other), core_of(other).zookeeper
+        if not isinstance(jobs, zq.CuratorQueue):
+            await jobs.configure(zq.QueueConfig(bundle=1))
+        for number in range(3):
+            await jobs.put(b"%d" % number, group=str(number) if jobs.name == "groups" else None)
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(queue_of(session), timeout=5)
+            (_, second, _) = sorted(await zookeeper.children(items), key=lambda name: name[-10:])
+            client: Any = core_of(session).zookeeper  # its methods are replaced
+            multi, read, refused = client.multi, client.read_versioned, list[str]()
+
+            async def hiding(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+                nodes = await read(paths, **options)
+                return [None if path == f"{items}/{second}" else node for path, node in zip(paths, nodes, strict=True)]
+
+            def checked(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
+                if not operations[0].path.startswith("/zms/.clients/"):
+                    return multi(operations, **options)
+                refused.append(operations[0].path)
+                return asyncio.ensure_future(refusal())
+
+            async def refusal() -> None:
+                await asyncio.sleep(0.01)
+                raise MultiError(0, error)
+
+            client.multi, client.read_versioned = checked, hiding
+            assert await tx.take(queue_of(session), timeout=5)
+            client.read_versioned = read
+            await asyncio.sleep(30)
+            assert 0 < len(refused) < 20
+            assert len(await zookeeper.children(locks)) == 3
+            client.multi = multi
+            async with other.transaction() as neighbour:
+                message = await neighbour.take(jobs, timeout=120)
+                assert message is not None
+                assert message.body == b"1"
+            await tx.rollback()
 
     play(program, 2)
 

@@ -17,13 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import (
-    ClaimLostError,
-    OutcomeUnknownError,
-    QueueError,
-    SessionClosedError,
-    SessionExpiredError,
-)
+from aiozkqueue.errors import ClaimLostError, OutcomeUnknownError, QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.commit.foreign import SplitItem
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.zookeeper import Create, CreateAs, ZooKeeperError

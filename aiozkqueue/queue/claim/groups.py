@@ -13,7 +13,6 @@ from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
 from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
-from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ServerError, ZooKeeperError, read_separately
 
@@ -24,6 +23,7 @@ from .orphan_locks import ReadFailedError, reading_locked_items
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
@@ -57,7 +57,6 @@ class GroupLocks:
     ) -> None:
         self._state = services.state
         self._zookeeper = services.zookeeper
-        self._committer = services.committer
         self._tasks = services.tasks
         self._clock = services.clock
         self._server_clock = services.server_clock
@@ -380,20 +379,23 @@ class GroupLocks:
             self._unlock(group_lock)
 
     def _unlock(
-        self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True
+        self,
+        group_lock: GroupLock,
+        gone: Callable[[], None] | None = None,
+        *,
+        verified: bool = True,
+        repeats: bool = True,
     ) -> AtomicWrite | None:
         """Remove a lock under which no message was found, unless it was taken away, by this write; None: closed.
 
-        A lock that is not ``verified`` to be ours is read first.
+        A lock that is not ``verified`` to be ours is read first. ``repeats`` is as for `OrphanLocks.submit`.
         """
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
         with suppress(SessionClosedError):  # then the lock ends with the session
             lock = group_lock.ref if verified else group_lock.ref.unverified()
             removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)
-            atomic_write = AtomicWrite(self._ids.next(), removal)
-            self._committer.submit(atomic_write)
-            return atomic_write
+            return self._claimer.orphan_locks.submit(removal, self._ids.next(), repeats=repeats)
         return None
 
     async def _unlock_if_ours(self, group_lock: GroupLock, pause: float) -> None:
@@ -410,7 +412,7 @@ class GroupLocks:
                 continue
             if lock is None or lock.data != group_lock.ref.record:
                 return
-            if (removal := self._unlock(group_lock, self._candidates.relist)) is None:
+            if (removal := self._unlock(group_lock, self._candidates.relist, repeats=False)) is None:
                 return
             await asyncio.wait((removal.done,))
             pause = 0 if removal.error is None else LONGEST_KEPT

@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import SessionClosedError
+from aiozkqueue.errors import OutcomeUnknownError, SessionClosedError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
+from aiozkqueue.queue.commit.orphan_locks import LATER, RemoveOrphanLock
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
@@ -111,7 +111,31 @@ class OrphanLocks:
         budget, size, removal_id = self._budgets.of(generation), self._size, self._ids.next()
         wakeup = self._state.wakeup_operations(self._state.paths.items, removal_id) if wakes else ()
         removal = RemoveOrphanLock(generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
+        return self.submit(removal, removal_id)
+
+    def submit(self, removal: RemoveOrphanLock, removal_id: str, *, repeats: bool = True) -> AtomicWrite:
+        """Submit a removal; if it ``repeats``, also a minute after each failure that leaves the fate of the lock open.
+
+        Raises: SessionClosedError.
+        """
+
+        async def again() -> None:
+            await asyncio.sleep(LATER)
+            next_id = self._ids.next()
+            removal.again(self._state.wakeup_operations(self._state.paths.items, next_id))
+            with suppress(SessionClosedError):  # then the lock ends with the session
+                self.submit(removal, next_id)
+
+        def settled(atomic_write: AtomicWrite) -> None:
+            error = atomic_write.error
+            if not (removal.over or isinstance(error, SessionClosedError | OutcomeUnknownError)):
+                text = "queue %s: a lock without a claim stays until the next try in %g s: %s"
+                log.warning(text, self._state.name, LATER, error, extra={"queue": self._state.name})
+                self._tasks.spawn(again, name="lock of no message")
+
         atomic_write = AtomicWrite(removal_id, removal)
+        if repeats:
+            atomic_write.watch(settled)
         self._committer.submit(atomic_write)
         return atomic_write
 

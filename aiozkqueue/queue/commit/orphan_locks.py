@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from .write import Composition
 
 
-#: Seconds until a removal that ZooKeeper has refused is repeated, or for the first time the read of a lock.
+#: Seconds until a removal that ZooKeeper has refused is repeated.
 AGAIN: Final = 5.0
-#: The longest pause between two reads, which double it: many locks may be in doubt.
-LONGEST_AGAIN: Final = 60.0
+#: Seconds until a lock is read again after a refused read, and until a failed removal is submitted again.
+LATER: Final = 60.0
 #: A version that no znode reaches: it would take 2^31 writes.
 _NEVER: Final = 2**31 - 1
 
@@ -54,7 +54,7 @@ class RemoveOrphanLock(Part):
     data is read again. The ``wakeup`` operations wake idle consumers in the same multi.
     """
 
-    __slots__ = ("_gone", "_lock", "_pause", "_state", "_wakeup", "generation")
+    __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation", "over")
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class RemoveOrphanLock(Part):
         self._lock = lock
         self._gone = gone
         self._wakeup = wakeup
-        self._pause = AGAIN
+        self.over: bool = False
+        """Whether the lock is gone, or must be left."""
 
     def compose(self, composition: Composition) -> None:
         """Add the removal of the lock."""
@@ -88,7 +89,7 @@ class RemoveOrphanLock(Part):
         if operation in self._wakeup:
             self._wakeup = ()  # the lock must be removed even if the wake-up fails: idle consumers also poll
             return None
-        self._gone()
+        self._end()
         if isinstance(error, NoAuthError):
             raise access_denied(self._state.name, error)
         raise ClaimLostError(f"{self._lock.path}: {error}")
@@ -99,28 +100,36 @@ class RemoveOrphanLock(Part):
         self._lock = self._lock.unverified()
         return asyncio.sleep(AGAIN)
 
+    def _end(self) -> None:
+        self.over = True
+        self._gone()
+
     async def _read_lock(self) -> None:
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
             versions = await self._state.read_versions(lock.path, lambda node: node.data == lock.record, generation)
         except (NoAuthError, ServerError):
-            pause, self._pause = self._pause, min(2 * self._pause, LONGEST_AGAIN)
-            await asyncio.sleep(pause)  # the lock may be ours: it is read again
+            await asyncio.sleep(LATER)  # the lock may be ours: it is read again
             return
         except ZooKeeperError:
-            self._gone()  # the session is over
+            self._end()  # the session is over
             raise
         if versions is None:
-            self._gone()
+            self._end()
             raise ClaimLostError(f"{lock.path}: released by force")
         self._lock = LockRef(lock.path, lock.record, *versions)
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Report that the lock is gone."""
-        self._gone()
+        self._end()
 
     def failed(self, error: BaseException) -> None:
         """Report that the lock is gone if the server has removed it."""
         if isinstance(error, SessionExpiredError):
-            self._gone()
+            self._end()
+
+    def again(self, wakeup: Sequence[Operation]) -> None:
+        """Prepare to be submitted again after a failure, by which the lock may have changed."""
+        self.repairs, self._wakeup = 0, wakeup
+        self._lock = self._lock.unverified()
