@@ -263,7 +263,7 @@ def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again(
         await jobs.configure(zq.QueueConfig(ordered=True))
         await jobs.put(b"1")
         zookeeper: Any = core_of(holder).zookeeper  # its methods are replaced
-        read, refused = zookeeper.read_versioned, list[str]()
+        read, refused = zookeeper.read_many, list[str]()
 
         async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
             if not any("/jobs/locks/" in path for path in paths):
@@ -275,18 +275,18 @@ def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again(
             assert await tx.take(jobs, timeout=5)
             (item,) = await operator.children("/zms/jobs/items")
             await operator.multi([Delete(f"/zms/jobs/items/{item}")])
-            zookeeper.read_versioned = refusing
+            zookeeper.read_many = refusing
             await tx.rollback(delay=0)
         await asyncio.sleep(5)
-        assert len(refused) == 1
-        zookeeper.read_versioned = read
+        assert refused
+        zookeeper.read_many = read
         await asyncio.sleep(120)
         assert await operator.children("/zms/jobs/locks") == []
 
     play(program, 2)
 
 
-@pytest.mark.parametrize("error", [error_of(-1), QuotaExceededError()], ids=["SYSTEMERROR", "quota"])
+@pytest.mark.parametrize("error", [error_of(-77), NoAuthError(), QuotaExceededError()], ids=["code", "ACL", "quota"])
 @pytest.mark.parametrize(
     ("queue_of", "items", "locks"),
     [
@@ -296,8 +296,9 @@ def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again(
     ],
     ids=["single items", "Curator's", "groups"],
 )
+@pytest.mark.parametrize("refuses", ["the slot", "the removal"])
 def test_the_lock_of_a_message_that_is_gone_is_removed_once_the_session_can_write(
-    queue_of: Callable[[zq.QueueSession], zq.Queue[bytes]], items: str, locks: str, error: ZooKeeperError
+    queue_of: Callable[[zq.QueueSession], zq.Queue[bytes]], items: str, locks: str, error: ZooKeeperError, refuses: str
 ) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         session, other = sessions
@@ -317,14 +318,16 @@ def test_the_lock_of_a_message_that_is_gone_is_removed_once_the_session_can_writ
                 return [None if path == f"{items}/{second}" else node for path, node in zip(paths, nodes, strict=True)]
 
             def checked(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
-                if not operations[0].path.startswith("/zms/.clients/"):
-                    return multi(operations, **options)
-                refused.append(operations[0].path)
-                return asyncio.ensure_future(refusal())
+                for index, operation in enumerate(operations):
+                    removes = isinstance(operation, Delete) and operation.path.startswith(f"{locks}/")
+                    if removes if refuses == "the removal" else operation.path.startswith("/zms/.clients/"):
+                        refused.append(operation.path)
+                        return asyncio.ensure_future(refusal(index))
+                return multi(operations, **options)
 
-            async def refusal() -> None:
+            async def refusal(index: int) -> None:
                 await asyncio.sleep(0.01)
-                raise MultiError(0, error)
+                raise MultiError(index, error)
 
             client.multi, client.read_versioned = checked, hiding
             assert await tx.take(queue_of(session), timeout=5)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
-from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
 from aiozkqueue.queue.state.claim import Claim
-from aiozkqueue.zookeeper import Create, NoAuthError, ServerError, ZooKeeperError, read_separately
+from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
 from .claimer import ClaimResult, UnreadableError
 from .group_lock import GroupLock, ReadMessage
@@ -23,7 +22,6 @@ from .orphan_locks import ReadFailedError, reading_locked_items
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.zookeeper import Operation, Versioned
 
     from .candidate_index import CandidateIndex
@@ -378,44 +376,22 @@ class GroupLocks:
         else:
             self._unlock(group_lock)
 
-    def _unlock(
-        self,
-        group_lock: GroupLock,
-        gone: Callable[[], None] | None = None,
-        *,
-        verified: bool = True,
-        repeats: bool = True,
-    ) -> AtomicWrite | None:
-        """Remove a lock under which no message was found, unless it was taken away, by this write; None: closed.
+    def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True) -> None:
+        """Remove a lock under which no message was found, unless it was taken away.
 
-        A lock that is not ``verified`` to be ours is read first. ``repeats`` is as for `OrphanLocks.submit`.
+        A lock that is not ``verified`` to be ours is read first.
         """
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
         with suppress(SessionClosedError):  # then the lock ends with the session
             lock = group_lock.ref if verified else group_lock.ref.unverified()
             removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)
-            return self._claimer.orphan_locks.submit(removal, self._ids.next(), repeats=repeats)
-        return None
+            self._claimer.orphan_locks.submit(removal, self._ids.next())
 
     async def _unlock_if_ours(self, group_lock: GroupLock, pause: float) -> None:
-        """Remove a lost lock that is still ours; try again while ZooKeeper refuses that."""
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
-            except ZooKeeperError as error:
-                log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
-                if not isinstance(error, NoAuthError | ServerError):
-                    return  # the session is over, and the lock with it
-                pause = LONGEST_KEPT
-                continue
-            if lock is None or lock.data != group_lock.ref.record:
-                return
-            if (removal := self._unlock(group_lock, self._candidates.relist, repeats=False)) is None:
-                return
-            await asyncio.wait((removal.done,))
-            pause = 0 if removal.error is None else LONGEST_KEPT
+        """Remove a lost lock if it is still ours."""
+        await asyncio.sleep(pause)
+        self._unlock(group_lock, self._candidates.relist, verified=False)
 
     def _read_ahead(self, group_lock: GroupLock) -> None:
         if group_lock.ahead or group_lock.reading or group_lock.settling or not self._current(group_lock):

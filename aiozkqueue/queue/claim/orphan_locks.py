@@ -113,8 +113,8 @@ class OrphanLocks:
         removal = RemoveOrphanLock(generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
         return self.submit(removal, removal_id)
 
-    def submit(self, removal: RemoveOrphanLock, removal_id: str, *, repeats: bool = True) -> AtomicWrite:
-        """Submit a removal; if it ``repeats``, also a minute after each failure that leaves the fate of the lock open.
+    def submit(self, removal: RemoveOrphanLock, removal_id: str, level: int = logging.WARNING) -> AtomicWrite:
+        """Submit a removal, and again a minute after each failure, which is logged at this level, unless it is over.
 
         Raises: SessionClosedError.
         """
@@ -124,18 +124,17 @@ class OrphanLocks:
             next_id = self._ids.next()
             removal.again(self._state.wakeup_operations(self._state.paths.items, next_id))
             with suppress(SessionClosedError):  # then the lock ends with the session
-                self.submit(removal, next_id)
+                self.submit(removal, next_id, logging.DEBUG)
 
         def settled(atomic_write: AtomicWrite) -> None:
             error = atomic_write.error
             if not (removal.over or isinstance(error, SessionClosedError | OutcomeUnknownError)):
                 text = "queue %s: a lock without a claim stays until the next try in %g s: %s"
-                log.warning(text, self._state.name, LATER, error, extra={"queue": self._state.name})
+                log.log(level, text, self._state.name, LATER, error, extra={"queue": self._state.name})
                 self._tasks.spawn(again, name="lock of no message")
 
         atomic_write = AtomicWrite(removal_id, removal)
-        if repeats:
-            atomic_write.watch(settled)
+        atomic_write.watch(settled)
         self._committer.submit(atomic_write)
         return atomic_write
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError, SessionExpiredError
-from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, ServerError, ZooKeeperError
+from aiozkqueue.errors import ClaimLostError, NotCommittedError, SessionExpiredError
+from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, NoNodeError, ServerError, ZooKeeperError
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -83,16 +82,16 @@ class RemoveOrphanLock(Part):
         sent += self._wakeup
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
+        """Read the lock if a lock was removed by force since; otherwise it is gone, or cannot be removed now."""
         if operation.path in {self._state.paths.locks, self._state.paths.base} and isinstance(error, BadVersionError):
             return self._read_lock()
         if operation in self._wakeup:
             self._wakeup = ()  # the lock must be removed even if the wake-up fails: idle consumers also poll
             return None
-        self._end()
-        if isinstance(error, NoAuthError):
-            raise access_denied(self._state.name, error)
-        raise ClaimLostError(f"{self._lock.path}: {error}")
+        if isinstance(error, NoNodeError):
+            self._end()
+            raise ClaimLostError(f"{self._lock.path}: {error}")
+        raise NotCommittedError(f"{self._lock.path}: {error}")
 
     def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:  # noqa: ARG002 - whatever it is
         """Read the lock again later: ZooKeeper refuses everything now, or it may have been removed."""
