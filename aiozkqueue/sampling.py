@@ -35,7 +35,7 @@ from aiozkqueue.operations.stats import (
     read_folders,
 )
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError
+from aiozkqueue.zookeeper import NoAuthError, ServerError, State, ZooKeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -137,7 +137,7 @@ class _Search(NamedTuple):
 
 
 class UnreadableError(QueueError):
-    """A queue was not sampled: it takes too long, access is denied, or its configuration does not decode."""
+    """A queue was not sampled: it takes too long, a server refuses a read, or its configuration does not decode."""
 
 
 class Rates(NamedTuple):
@@ -325,7 +325,7 @@ class Sampler:
         try:
             async with asyncio.timeout(SAMPLE_TIMEOUT):
                 return await self._sample(name)
-        except NoAuthError as error:
+        except (NoAuthError, ServerError) as error:
             msg = f"queue {name!r} cannot be read: {error}"
             raise UnreadableError(msg) from error
         except (AccessDeniedError, PayloadError) as error:

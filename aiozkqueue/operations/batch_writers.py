@@ -23,6 +23,7 @@ from aiozkqueue.queue.candidates.batches import batch_lock_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
+    NO_VERSION,
     BadVersionError,
     Check,
     Delete,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 #: Items removed in one multi.
 TOGETHER: Final = 500
-#: A version that no znode reaches.
-_NEVER: Final = 2**31 - 1
 #: Runs that a record refuses, at most; the earliest are dropped.
 MOST_ENDED: Final = 256
 
@@ -237,7 +236,7 @@ async def read_record(handle: QueueHandle[Runtime], writer: str) -> StoredRecord
     with translate_denials(handle.name):  # the queue first, so that the record is one of this queue or of a later one
         queue, node = await handle.zookeeper.read_many([base, f"{handle.paths.sinks}/{writer}"])
     if queue is None or is_deleted(queue.data):
-        return StoredRecord(None, Check(base, _NEVER))
+        return StoredRecord(None, Check(base, NO_VERSION))
     return StoredRecord(node, Check(base, queue.stat.version))
 
 

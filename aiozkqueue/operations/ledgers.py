@@ -231,8 +231,14 @@ class _Releasing:
                 return count
 
     async def _held(self, entries: Sequence[Entry]) -> tuple[int, list[Entry]]:
-        """Return those of these entries that this ledger has locked, and their folder's version before that read."""
-        folder = await self._zookeeper.read(self._state.paths.locks)
+        """Return those of these entries that this ledger has locked, and their folder's version before that read.
+
+        Raises: NotFoundError: the queue is being deleted.
+        """
+        try:
+            folder = await self._zookeeper.read(self._state.paths.locks)
+        except NoNodeError as error:
+            raise absence_of(self._group, self._state.name) from error
         ours: list[Entry] = []
         for start in range(0, len(entries), TOGETHER):
             some = entries[start : start + TOGETHER]

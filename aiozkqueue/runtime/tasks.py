@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import anyio
 import anyio.abc
 
+from aiozkqueue.errors import SessionClosedError
+
 from .exception_groups import first_of
 
 if TYPE_CHECKING:
@@ -83,10 +85,9 @@ class TaskOwner:
         await ready
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, Any]], *args: object, name: str) -> None:
-        """Start a task in the group. Raises: RuntimeError: it is not open."""
+        """Start a task in the group. Raises: SessionClosedError: it is not open."""
         if self._group is None:
-            msg = f"{self._name} is not running"
-            raise RuntimeError(msg)
+            raise SessionClosedError(f"{self._name}: it has been closed, and starts no more tasks")
         start_task(self._group, function, *args, name=f"{self._name}: {name}")
 
     def runs_current_task(self) -> bool:

@@ -78,8 +78,11 @@ class Scheduler:
     """
 
     def __init__(self, session: QueueSession) -> None:
+        runtime = core_of(session)
         self._session = session
-        self._paths = SchedulePaths(core_of(session).root)
+        self._zookeeper = runtime.zookeeper
+        self._clock = runtime.clock
+        self._paths = SchedulePaths(runtime.root)
         self._jobs: dict[str, tuple[JobRecord, int]] = {}
         self._due: dict[str, int] = {}
         """When to check each job again, milliseconds of ZooKeeper's time; no entry for a job that was just read."""
@@ -113,10 +116,9 @@ class Scheduler:
         self._stopped = True
         self._wake.set()
         if self._scope is not None and self._stopping is None:
-            runtime = core_of(self._session)
-            connected = runtime.zookeeper.state is State.CONNECTED
-            limit = runtime.zookeeper.session_timeout if connected else 0.0
-            self._stopping = runtime.clock.call_later(limit, self._scope.cancel)
+            connected = self._zookeeper.state is State.CONNECTED
+            limit = self._zookeeper.session_timeout if connected else 0.0
+            self._stopping = self._clock.call_later(limit, self._scope.cancel)
 
     def abort(self) -> None:
         """Stop at once, without waiting. Idempotent."""

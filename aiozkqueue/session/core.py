@@ -7,7 +7,7 @@ import enum
 import logging
 import os
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from random import Random
 from threading import get_ident
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 from aiozkqueue.errors import (
     ConfigConflictError,
     InvalidOptionError,
+    OutcomeUnknownError,
     QueueError,
     SessionClosedError,
     WrongLoopError,
@@ -488,7 +489,8 @@ class SessionCore:
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
         while not self.server_clock.bounded:
-            await self.settle(AtomicWrite(self.ids.next(), CreateItems(())))  # no puts: only the commit slot is written
+            with suppress(OutcomeUnknownError):  # without puts, only the commit slot is written
+                await self.settle(AtomicWrite(self.ids.next(), CreateItems(())))
 
     def remember_undecided(self, work: Undecided) -> None:
         """Remember work whose outcome may be asked for: an open transaction, a delivery in commit, or a late write."""

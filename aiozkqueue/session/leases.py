@@ -17,7 +17,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from aiozkqueue.arguments import collection, positive, required_seconds, seconds
-from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
+from aiozkqueue.errors import (
+    InvalidOptionError,
+    ItemNotEmptyError,
+    NotCommittedError,
+    QueueError,
+    SessionClosedError,
+)
 from aiozkqueue.layout import ItemRef, LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.operations.alter import updated_places
@@ -35,7 +41,7 @@ from .internals import work_of
 from .transaction import TransactionBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from aiozkqueue.arguments import Seconds
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Unreadable
@@ -108,7 +114,7 @@ class Leases(Generic[T]):
                     break
         except BaseException:
             # No caller receives these tokens: make the messages available now, not when the leases end.
-            self._runtime.tasks.spawn(self._end_early, leased, name="released leases")
+            self._in_background(self._end_early, leased)
             raise
         return leased
 
@@ -193,15 +199,20 @@ class Leases(Generic[T]):
                 leases = [Lease(message, lease_token(self._state.name, places[message.id])) for message in messages]
                 silent = loop.time() - max(began, self._runtime.zookeeper.last_received)
                 await transaction.commit(timeout=max(0.0, self._runtime.operation_timeout - silent))
-        except BaseException:  # cancelled during the commit, which continues
+        except BaseException:  # cancelled during the commit, which continues, or its outcome is unknown
             if transaction is not None and leases:
-                self._runtime.tasks.spawn(self._end_committed, transaction.id, leases, name="released leases")
+                self._in_background(self._end_unreturned, transaction.id, leases)
             raise
         return leases
 
-    async def _end_committed(self, transaction_id: str, leases: list[Lease[T]]) -> None:
-        """End the leases of a commit whose caller was cancelled."""
-        if await self._runtime.outcome(transaction_id, None) is Outcome.COMMITTED:
+    def _in_background(self, end: Callable[..., Coroutine[object, object, None]], *args: object) -> None:
+        """End leases in a task of the session. After its close, they end at their time."""
+        with suppress(SessionClosedError):
+            self._runtime.tasks.spawn(end, *args, name="released leases")
+
+    async def _end_unreturned(self, transaction_id: str, leases: list[Lease[T]]) -> None:
+        """End the leases of a commit, if it was applied, whose caller has not received them."""
+        if await self._runtime.outcome(transaction_id, None) is not Outcome.ROLLED_BACK:
             await self._end_early(leases)
 
     async def _end_early(self, leases: list[Lease[T]]) -> None:

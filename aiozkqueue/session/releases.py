@@ -8,7 +8,7 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.queue.commit.dispositions import LONGEST_SKIP, release_disposition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.state.claim import Claim
@@ -24,18 +24,28 @@ class Release(NamedTuple):
     date: int | None = None
     obstructed: str | None = None
     """The id of a message that could not be removed: its delay grows with each attempt, whatever its policy says."""
+    in_doubt: bool = False
+    """Whether a commit may have been applied. A message that it may have delayed keeps its delay."""
 
-    def dispositions(self, claims: Iterable[Claim], random: Callable[[], float]) -> dict[Claim, Disposition]:
-        """Return the disposition of each claim: a release, or another end if its attempts are used up."""
-        return {claim: self._disposition(claim, random) for claim in claims}
+    def dispositions(
+        self, claims: Mapping[Claim, Disposition], random: Callable[[], float]
+    ) -> dict[Claim, Disposition]:
+        """Return the disposition of each claim: a release, or another end if its attempts are used up.
 
-    def _disposition(self, claim: Claim, random: Callable[[], float]) -> Disposition:
+        ``claims`` has the disposition of each claim in the commit.
+        """
+        return {claim: self._disposition(claim, decided, random) for claim, decided in claims.items()}
+
+    def _disposition(self, claim: Claim, decided: Disposition, random: Callable[[], float]) -> Disposition:
         disposition = release_disposition(claim, self.delay, self.error, random)
         if disposition.kind != "release":
             return disposition._replace(cause=self.cause)
         if claim.id == self.obstructed:
             by_policy = claim.state.snapshot.policy.backoff.delay(claim.attempt, random)
             return disposition._replace(delay=max(_obstructed_delay(claim.attempt), by_policy))
+        if self.in_doubt and decided.delay and not claim.bundled and claim.group_lock is None:
+            # All other ends remove the item or raise a version, so a release is refused if they were applied.
+            return disposition._replace(in_doubt=True) if claim.state.dialect is None else decided
         if self.rewrite is not None or self.date is not None:
             return disposition._replace(rewrite=self.rewrite, date=self.date)
         return disposition

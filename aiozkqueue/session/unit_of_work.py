@@ -600,7 +600,7 @@ class UnitOfWork:
         if error is None:
             self._move(_COMMITTED)
         elif isinstance(error, OutcomeUnknownError):
-            self._release_claims(Release(0, str(error), error))  # of those that it has not ended
+            self._release_claims(Release(0, str(error), error, in_doubt=True))  # of those that it has not ended
             self._move(_IN_DOUBT)
         else:
             if isinstance(error, ItemNotEmptyError):

@@ -52,6 +52,7 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
+    NO_VERSION,
     Answer,
     Check,
     Collector,
@@ -80,6 +81,7 @@ from aiozkqueue.zookeeper.sending import apply_until_answered, until_answered
 from aiozkqueue.zookeeper.tls_files import RenewedContext, TlsFiles
 
 __all__ = [
+    "NO_VERSION",
     "PAGE",
     "Acl",
     "Answer",

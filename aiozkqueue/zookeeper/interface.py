@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.zookeeper.auth import Acl
+
+#: A version that no znode reaches, because it would take 2^31 writes: an operation that asserts it is refused.
+NO_VERSION: Final = 2**31 - 1
 
 
 class Stat(NamedTuple):

@@ -156,6 +156,50 @@ async def test_a_rollback_that_stays_unknown_does_not_shorten_the_delay_that_it_
             assert await account.locks("jobs") == delayed
 
 
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_a_message_whose_attempt_record_stays_unknown_is_redelivered(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
+        await jobs.put(b"a")
+        fault = (proxy.hold_reply if applied else proxy.hold_request)(ATTEMPT)
+        async with session.transaction() as tx, asyncio.timeout(30):
+            taking = asyncio.ensure_future(tx.take(jobs, timeout=None))
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            message = await taking
+            assert message is not None
+            assert (message.value, message.attempt) == (b"a", 2 if applied else 1)
+        assert core_of(session).zookeeper.generation == 1
+    assert await account.locks("jobs") == await account.bodies("jobs") == []
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_a_message_that_an_unknown_commit_delays_is_not_redelivered_early_if_the_commit_was_applied(
+    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put(b"a")
+        async with session.transaction(autocommit=False) as tx:
+            message = await tx.take(jobs, timeout=30)
+            assert message is not None
+            tx.release(message, delay=600)
+            tx.put("results", b"from a")
+            fault = (proxy.hold_reply if applied else proxy.hold_request)(BACKOFF)
+            committing = asyncio.ensure_future(tx.commit())
+            await fault.struck()
+            await account.view.delete_at_once(f"{account.root}/.clients")
+            proxy.reset_connections()
+            with pytest.raises(zq.OutcomeUnknownError):
+                await committing
+        async with session.transaction() as tx:
+            again = await tx.take(jobs, timeout=2 if applied else 30)
+            assert (again is None) is applied
+
+
 async def test_a_reply_that_was_lost_before_leaves_no_doubt_about_a_put_whose_slot_has_been_collected(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -14,6 +14,8 @@ from pydantic import BaseModel
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper.wire import error_of
 from tests.http.conftest import NOBODY, proof_in
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
@@ -21,6 +23,7 @@ from tests.integration.queue.test_obstacles import set_acl
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aiozkqueue.zookeeper import Stat
     from tests.http.conftest import Service
     from tests.observer import Observer
 
@@ -179,6 +182,26 @@ async def test_a_queue_with_too_many_folders_is_shown_as_unreadable(
     await sampler.sample_all(0.0)
     assert (sampler.latest["good"].size, list(sampler.unreadable)) == (1, ["hours"])
     assert "`aiozkqueue clean hours`" in sampler.unreadable["hours"]
+
+
+async def test_a_queue_whose_reads_a_server_refuses_with_an_unknown_code_is_shown_as_unreadable(
+    session: zq.QueueSession, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.queue("good").put(b"1")
+    await session.queue("odd").put(b"1")
+    zookeeper = core_of(session).zookeeper
+    exists = zookeeper.exists
+
+    async def refused(path: str, **options: Any) -> Stat | None:
+        if path == f"{queue_root}/odd/dlq":
+            raise error_of(-997)
+        return await exists(path, **options)
+
+    monkeypatch.setattr(zookeeper, "exists", refused)
+    sampler = Sampler(session)
+    await sampler.sample_all(0.0)
+    assert (sampler.latest["good"].size, list(sampler.unreadable)) == (1, ["odd"])
+    assert "ZooKeeper error -997" in sampler.unreadable["odd"]
 
 
 async def test_a_queue_that_takes_too_long_to_sample_is_skipped_for_a_while(

@@ -1,8 +1,9 @@
 """A public coroutine, called on a new simulated queue with a fault at one moment.
 
-The fault hits one of its requests (lost before or after it is applied, late, unanswered, or its session ends with it),
-one of its suspensions (cancelled while it waits, or when the answer has arrived), or both. A new coroutine of one of
-the classes is included automatically; a parameter that `subjects` does not know fails its test.
+The fault hits one of its requests (lost before or after it is applied, late, unanswered, of an outcome that stays
+unknown, or its session ends with it), one of its suspensions (cancelled while it waits, or when the answer has
+arrived), or both. Or another task closes the session at one of them. A new coroutine of one of the classes is included
+automatically; a parameter that `subjects` does not know fails its test.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import aiozkqueue as zq
 from aiozkqueue.layout import DELETED, LockRecord, decode, is_bundle
 from aiozkqueue.operations.ledger_pages import is_of_ledger
-from aiozkqueue.testing.simulator import Cluster, Fault, Request, run_virtual, simulated
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing.simulator import Cluster, Fault, Kind, Request, run_virtual, simulated
+from aiozkqueue.zookeeper import Delete, SetData
 from tests.faults.stepping import _Watched
 from tests.simulation.bundles_subjects import FIRST, TAKEN, TOGETHER, BundledQueue
 from tests.simulation.dialects_subjects import messages_at
@@ -51,6 +54,10 @@ class CallFault:
     """The number of the suspension at which it is cancelled; 0: none."""
     answered: bool = False
     """Whether it is cancelled when the awaited result has arrived, instead of while it waits."""
+    unknown: bool = False
+    """Whether the outcome of that request stays unknown: its commit slot is removed before the client can read it."""
+    closed: bool = False
+    """Whether another task closes the session at that request or suspension, which is the only fault then."""
 
 
 @dataclass
@@ -91,7 +98,7 @@ def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool 
                     called.error = called.error or error
                 cluster.ensemble.judge = lambda *_: None
                 await asyncio.sleep(3 * SESSION_TIMEOUT)
-                troubles = await _still_works(session)
+                troubles = [] if injected.closed else await _still_works(session)
             if kind is zq.Leases:
                 async with cluster.connect(name="after") as after:
                     await after.queue("jobs").admin.release_claims()  # because no taker has removed the ended leases
@@ -163,53 +170,98 @@ async def _call_with_fault(cluster: Cluster, ready: Ready, name: str, injected: 
     if name == "__aexit__" and isinstance(ready.subject, ENTERED):
         await ready.subject.__aenter__()
         await asyncio.sleep(0.01)
-    loop = asyncio.get_running_loop()
+    loop, closer = asyncio.get_running_loop(), _Closer(ready.session)
+
+    def strike(awaited: object) -> None:
+        if injected.closed:
+            loop.call_soon(closer.close)
+        elif injected.answered and isinstance(awaited, asyncio.Future):
+            awaited.add_done_callback(lambda _: task.cancel())
+        else:
+            loop.call_soon(task.cancel)
 
     def suspended(awaited: object) -> None:
         called.suspensions += 1
         if called.suspensions == injected.suspension:
-            if injected.answered and isinstance(awaited, asyncio.Future):
-                awaited.add_done_callback(lambda _: task.cancel())
-            else:
-                loop.call_soon(task.cancel)
-
-    function = getattr(ready.subject, name)
-    positional, named = arguments(ready, function)
-
-    async def run_function() -> object:
-        if inspect.isasyncgenfunction(function):
-            return [element async for element in function(*positional, **named)]
-        return await function(*positional, **named)
+            strike(awaited)
 
     async def watched() -> object:
-        return await _Watched(run_function(), suspended)
+        return await _Watched(_run(ready, name), suspended)
 
-    cluster.ensemble.judge = _judge(cluster, injected, called)
+    cluster.ensemble.judge = _judge(cluster, injected, called, closer)
     task = loop.create_task(watched())
     done, _ = await asyncio.wait({task}, timeout=PATIENCE / 2)
     cluster.ensemble.judge = lambda *_: None
+    await closer.wait()
     if not done:
         task.cancel()
         raise TimeoutError(f"{name} hangs: {injected}")
     called.error = asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
+async def _run(ready: Ready, name: str) -> object:
+    function = getattr(ready.subject, name)
+    positional, named = arguments(ready, function)
+    if inspect.isasyncgenfunction(function):
+        return [element async for element in function(*positional, **named)]
+    return await function(*positional, **named)
+
+
 def _judge(
-    cluster: Cluster, injected: CallFault, called: Called
+    cluster: Cluster, injected: CallFault, called: Called, closer: _Closer
 ) -> Callable[[ServerConnection, Request], Fault | None]:
     """Return a function that records the requests of the client under test, and applies the fault to one of them."""
+    removing: asyncio.Task[None] | None = None
 
     def judge(connection: ServerConnection, request: Request) -> Fault | None:
+        nonlocal removing
         if connection.client.name != "struck":
             return None
         called.sent.append(request)
+        if removing is not None:
+            return None if removing.done() else Fault.LOST_BEFORE
         if called.requests != injected.request:
             return None
+        if injected.closed:
+            closer.close()
+            return None
+        if injected.unknown:
+            removing = asyncio.ensure_future(_remove(cluster, slots_of(request)))
         if injected.fault is None:
             cluster.ensemble.expire(connection.session.id)
         return injected.fault
 
     return judge
+
+
+class _Closer:
+    """Closes a session in another task."""
+
+    def __init__(self, session: zq.QueueSession) -> None:
+        self._core = core_of(session)
+        self._task: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._core.close())
+
+    async def wait(self) -> None:
+        """Wait for the end of the close, if it has begun. Raises: its error; TimeoutError."""
+        if self._task is not None:
+            await asyncio.wait_for(self._task, 2 * SESSION_TIMEOUT)
+
+
+def slots_of(request: Request) -> list[str]:
+    """Return the commit slots under which a request is sent."""
+    operations = request.argument if request.kind is Kind.MULTI else ()
+    return [each.path for each in operations if isinstance(each, SetData) and "/slot-" in each.path]
+
+
+async def _remove(cluster: Cluster, slots: list[str]) -> None:
+    zookeeper = await cluster.client(name="remover")
+    await asyncio.sleep(0.01)
+    await zookeeper.multi([Delete(slot) for slot in slots])
+    await zookeeper.close()
 
 
 async def _still_works(session: zq.QueueSession) -> list[str]:

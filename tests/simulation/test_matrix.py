@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozkqueue.testing.simulator import Fault
 from tests.simulation.bundles_subjects import CHANGES, BundledQueue, changes_of
 from tests.simulation.dialects_subjects import REFUSED
 from tests.simulation.listed import said_to_raise
-from tests.simulation.matrix import FAULTS, CallFault, call, verdict
+from tests.simulation.matrix import FAULTS, CallFault, call, slots_of, verdict
 from tests.simulation.subjects import coroutines, without_a_subject
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 MOST = 600
 #: The same for calls on bundles, which take longer.
 MOST_OF_BUNDLES = 200
+
+#: Calls that expect an attempt without a delivery not to count. It counts if the outcome of its record is unknown.
+ATTEMPTS = {"BundledQueue.return_recorded"}
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +77,16 @@ def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
         CallFault(suspension=suspension, answered=answered)
         for suspension in range(1, undisturbed.suspensions + 1)
         for answered in (False, True)
+    ]
+    injections += [
+        CallFault(number, fault, unknown=True)
+        for number, request in enumerate(undisturbed.sent, 1)
+        for fault in (Fault.LOST_BEFORE, Fault.LOST_AFTER)
+        if slots_of(request) and full not in ATTEMPTS
+    ]
+    injections += [CallFault(request, closed=True) for request in range(1, undisturbed.requests + 1)]
+    injections += [
+        CallFault(suspension=suspension, closed=True) for suspension in range(1, undisturbed.suspensions + 1)
     ]
     both = [
         CallFault(request, fault, suspension, answered=(request + suspension) % 2 == 0)

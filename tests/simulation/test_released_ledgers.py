@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import pytest
@@ -94,6 +94,27 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
                 assert len(taken) == (0 if by == "acknowledgement" else 40)
             for folder in ("items", "locks", "meta"):
                 assert await core_of(other).zookeeper.children(f"/zms/jobs/{folder}") == []
+
+    run_virtual(main)
+
+
+def test_the_release_of_a_ledger_whose_queue_is_deleted_meanwhile_reports_that_it_is_gone() -> None:
+    async def play(number: int) -> bool:
+        cluster = make_cluster()
+        async with cluster.connect() as session, cluster.connect() as operator, cluster.connect() as other:
+            jobs = operator.queue("jobs")
+            await jobs.put_many([b"1", b"2"])
+            await Ledger(core_of(session).handle("jobs"), "A").next_batch(-1, None)
+            between = Between(operator, number, partial(other.queue("jobs").admin.delete, force=True))
+            with suppress(NotFoundError, zq.ClaimLostError):
+                await jobs.admin.release_ledger("A")
+            return between.reached
+
+    async def main() -> None:
+        for number in range(1, MOST):
+            if not await play(number):
+                return
+        pytest.fail("a release made more requests than this test knows")
 
     run_virtual(main)
 

@@ -6,7 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.codec import BYTES
-from aiozkqueue.errors import AccessDeniedError, ClaimLostError, NotCommittedError, PayloadError, SessionExpiredError
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    ClaimLostError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    PayloadError,
+    SessionExpiredError,
+)
 from aiozkqueue.queue.commit.attempts import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
@@ -111,14 +118,14 @@ async def _record(
                 attempt.raise_error()
             except SessionExpiredError:
                 raise
-            except ClaimLostError:
+            except (ClaimLostError, OutcomeUnknownError):  # the release reads whether the claim is still ours
                 lost.append(claim)
             except (AccessDeniedError, NotCommittedError) as error:
                 refused[claim] = error
     except BaseException:
         await wait_settled(_release_when_known(dispatcher, attempts, claims), limit=runtime.grace)
         raise
-    dispatcher.releases.release(lost)  # a claim that is still ours after all had its attempt record changed by others
+    dispatcher.releases.release(lost)
     pause = max((dispatcher.releases.skip(claim, error) for claim, error in refused.items()), default=0.0)
     if pause and len(refused) == len(claims):  # ZooKeeper may refuse the records of all messages
         await asyncio.sleep(min(pause, limit) if isinstance(limit, float) else pause)

@@ -62,6 +62,8 @@ class Disposition(NamedTuple):
     """Whether the message continues as another item, which has its payload: it was moved or reassigned."""
     date: int | None = None
     """The moment at which a release with a delay ends, ms in ZooKeeper's time; None: ``delay`` after the release."""
+    in_doubt: bool = False
+    """Whether a release is sent only after a read has shown that the lock is still ours."""
 
     @property
     def answer(self) -> str:

@@ -13,6 +13,7 @@ from aiozkqueue.queue.state.given_up import GivenUp
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.runtime.acl_errors import exceeds_quota
 from aiozkqueue.zookeeper import (
+    NO_VERSION,
     BadVersionError,
     Check,
     Create,
@@ -300,6 +301,9 @@ class EndClaims(Part):
         return None
 
     def _release(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
+        if disposition.in_doubt:
+            yield None, Check(claim.state.paths.locks, NO_VERSION)
+            return
         if disposition.delay and claim.state.dialect is not None:
             yield None, SetData(claim.path, claim.raw, claim.version)
             yield from self._count(claim, disposition, None)

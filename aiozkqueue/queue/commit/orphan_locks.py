@@ -6,7 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, NotCommittedError, SessionExpiredError
-from aiozkqueue.zookeeper import BadVersionError, Check, Delete, NoAuthError, NoNodeError, ServerError, ZooKeeperError
+from aiozkqueue.zookeeper import (
+    NO_VERSION,
+    BadVersionError,
+    Check,
+    Delete,
+    NoAuthError,
+    NoNodeError,
+    ServerError,
+    ZooKeeperError,
+)
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
 AGAIN: Final = 5.0
 #: Seconds until a lock is read again after a refused read, and until a failed removal is submitted again.
 LATER: Final = 60.0
-#: A version that no znode reaches: it would take 2^31 writes.
-_NEVER: Final = 2**31 - 1
 
 
 class LockRef(NamedTuple):
@@ -42,7 +49,7 @@ class LockRef(NamedTuple):
 
     def unverified(self) -> LockRef:
         """Return a reference whose removal first checks that the lock is ours: the folder never has its version."""
-        return self._replace(forced_version=_NEVER)
+        return self._replace(forced_version=NO_VERSION)
 
 
 class RemoveOrphanLock(Part):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.errors import NotCommittedError, OutcomeUnknownError
 from aiozkqueue.runtime.acl_errors import required_right, right_denied
 from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import NoAuthError
@@ -60,5 +61,6 @@ async def server_time(runtime: Runtime, subject: str) -> int:
     """
     while not runtime.server_clock.sampled_within(TRUSTED):
         sample = FixedOperations(subject, (), lambda _: None)
-        await runtime.settle(AtomicWrite(runtime.ids.next(), sample))
+        with suppress(OutcomeUnknownError):  # it changes nothing else
+            await runtime.settle(AtomicWrite(runtime.ids.next(), sample))
     return runtime.server_clock.now()

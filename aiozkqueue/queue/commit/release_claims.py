@@ -13,6 +13,9 @@ A claim that is lost is left out immediately. A message of a bundle has only the
 refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost. It is then
 delivered again, or, if no attempt is left, follows the fourth step. If not even its attempt can be recorded, the
 session gives the bundle up and dissolves it.
+
+If the outcome of a portion stays unknown, each lock is read. A lock that is still ours shows that the portion was not
+applied, and the release is sent again.
 """
 
 from __future__ import annotations
@@ -174,8 +177,11 @@ class ReleaseClaims(EndClaims):
         if not isinstance(error, _NOT_AS_READ):
             return self._step_down(claim, error)
         if operation.path in {claim.path, claim.state.paths.locks}:
+            disposition = self._dispositions[claim]
+            if disposition.in_doubt:
+                return self._resolve_doubt([each for each, end in self._dispositions.items() if end.in_doubt])
             changed = operation.path == claim.path and isinstance(error, BadVersionError)
-            return self._remove_lock(claim, gone=not changed and not self._dispositions[claim].left)
+            return self._remove_lock(claim, gone=not changed and not disposition.left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
         return None
 
@@ -216,7 +222,7 @@ class ReleaseClaims(EndClaims):
         """Reduce each claim of this portion, or the portion."""
         self.repairs = 0
         if isinstance(error, OutcomeUnknownError):
-            return self._remove_locks()
+            return self._resolve_doubt(list(self._dispositions))
         if isinstance(error, TransactionTooLargeError) and len(self._dispositions) > 1:
             self._largest = max(1, self.weight // 2)
             self._cut()
@@ -360,18 +366,20 @@ class ReleaseClaims(EndClaims):
         }
         lost.group_lock.lose(pause)
 
-    async def _remove_locks(self) -> None:
-        """Remove the remaining locks of this portion, which may or may not have been applied."""
-        for claim in list(self._dispositions):
+    async def _resolve_doubt(self, claims: Sequence[Claim]) -> None:
+        """Leave out those of these claims that have been released; it is not known whether a write was applied."""
+        for claim in claims:
             if claim.bundled:
                 del self._dispositions[claim]  # its session recovers the bundle
             elif claim.group_lock is None:
-                await self._remove_lock(claim, gone=False)
+                await self._remove_lock(claim, gone=False, again=True)
             elif claim in self._dispositions:
-                self._lose(claim)
+                self._lose(claim, min(self._dispositions[claim].delay, LONGEST_KEPT))
 
-    async def _remove_lock(self, claim: Claim, *, gone: bool) -> None:
+    async def _remove_lock(self, claim: Claim, *, gone: bool, again: bool = False) -> None:
         """Remove only the lock, if it is ours: the item is gone, or does not let this user check.
+
+        ``again``: if the lock is ours, its release has not been applied, and is sent again.
 
         The lock may belong to another client that claimed a message of the same id after ours was removed by force.
         Ours is ephemeral and has a known time of creation. Another claim of this client would come several changes
@@ -399,6 +407,11 @@ class ReleaseClaims(EndClaims):
             return
         if versions is None:
             self._leave_out(claim, GONE if gone else FREE)
+        elif again:  # also if the lock is the delay: then the release is refused if it was applied
+            self._dispositions[claim] = self._dispositions[claim]._replace(in_doubt=False)
+        elif (delay := self._dispositions[claim].delay) and claim.state.dialect is not None:
+            del self._dispositions[claim]  # the lock is the delay
+            claim.state.release_later(claim, delay)
         else:
             self._dispositions[claim] = Disposition("unlock", forced_version=versions[0], left=not gone)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast
 
 from aiozkqueue.layout import BundleName, BundleRecord, single_place
-from aiozkqueue.zookeeper import Check, Delete, NotEmptyError, SetData
+from aiozkqueue.zookeeper import NO_VERSION, Check, Delete, NotEmptyError, SetData
 
 from .claim import Claim
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from .queue_state import QueueState
 
 T = TypeVar("T")
-
-#: A version that no znode reaches.
-_NEVER = 2**31 - 1
 
 
 class BundleHolder(Protocol):
@@ -244,7 +241,7 @@ class BundleHold:
     def operations(self) -> Iterator[Operation]:
         """Return the operations of all changes of this multi."""
         if self.gone:
-            yield Check(self.record, _NEVER)  # refused, with all ends of this multi
+            yield Check(self.record, NO_VERSION)  # refused, with all ends of this multi
         elif self._changes.unlocked:
             yield Delete(self.record, self.version)
             yield Delete(self.lock)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from aiozkqueue.layout import AtLeastOnce
-from aiozkqueue.zookeeper import Check
+from aiozkqueue.zookeeper import NO_VERSION, Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,8 @@ class Revision(NamedTuple):
     """The version of the configuration."""
 
 
-#: Before the first read. No znode reaches this version: a change that was made without the configuration is refused.
-NO_REVISION: Final = Revision(0, 2**31 - 1)
+#: Before the first read: a change that was made without the configuration is refused.
+NO_REVISION: Final = Revision(0, NO_VERSION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
