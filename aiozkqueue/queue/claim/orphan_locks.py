@@ -127,10 +127,9 @@ class OrphanLocks:
                 self.submit(removal, next_id, logging.DEBUG)
 
         def settled(atomic_write: AtomicWrite) -> None:
-            error = atomic_write.error
-            if not (removal.over or isinstance(error, SessionClosedError | OutcomeUnknownError)):
+            if not (removal.over or isinstance(atomic_write.error, SessionClosedError | OutcomeUnknownError)):
                 text = "queue %s: a lock without a claim stays until the next try in %g s: %s"
-                log.log(level, text, self._state.name, LATER, error, extra={"queue": self._state.name})
+                log.log(level, text, self._state.name, LATER, atomic_write.error, extra={"queue": self._state.name})
                 self._tasks.spawn(again, name="lock of no message")
 
         atomic_write = AtomicWrite(removal_id, removal)
