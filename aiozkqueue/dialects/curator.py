@@ -69,6 +69,10 @@ class _Framed(_Curators):
         """See `Dialect`."""
         return self._written(frame(messages))
 
+    def part(self, messages: Sequence[bytes], whole: bytes) -> bytes:
+        """See `Dialect`."""
+        return deflate(self.path, frame(messages)) if is_gzip(whole) else self.item(messages)
+
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
         del put

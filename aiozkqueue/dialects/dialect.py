@@ -94,6 +94,14 @@ class Dialect(ABC):
         (message,) = messages
         return message
 
+    def part(self, messages: Sequence[bytes], whole: bytes) -> bytes:
+        """Return the bytes of an item with some of the messages of another one, in the format of its bytes ``whole``.
+
+        In another format, they may be longer than a request.
+        """
+        del whole
+        return self.item(messages)
+
     def piece(self, name: str, number: int) -> str:
         """Return the name of a part of an item that is split.
 

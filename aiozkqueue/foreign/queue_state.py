@@ -20,7 +20,7 @@ from aiozkqueue.layout import SEQUENCE_DIGITS, ItemName, QueueConfig, item_prefi
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.state.queue_state import QueueState
-from aiozkqueue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied, required_right, right_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Create,
@@ -156,7 +156,9 @@ class ForeignQueueState(QueueState):
         A refused create does not advance the counter, so every further create would be refused. Creating and deleting a
         child uses up one number. After a lost reply, more numbers may be used up than are taken.
 
-        Raises: NotCommittedError: the counter has reached its last number.
+        Raises:
+            NotCommittedError: the counter has reached its last number, or ZooKeeper refuses to advance it.
+            AccessDeniedError: an ACL or a quota forbids to create and delete a child.
         """
         parent, taken = parent_of(path), NAMES_CHECKED
         while taken == NAMES_CHECKED:
@@ -174,9 +176,18 @@ class ForeignQueueState(QueueState):
             names = [f"{path}{number + offset:0{SEQUENCE_DIGITS}d}" for offset in range(NAMES_CHECKED)]
             stats = await asyncio.gather(*(self._zookeeper.exists(name) for name in names))
             taken = next((at for at, stat in enumerate(stats) if stat is None), NAMES_CHECKED)
-            steps = [(Create(passing := f"{parent}/wake-passing-{at}"), Delete(passing)) for at in range(taken)]
-            with suppress(MultiError):  # another session did the same
-                await apply_until_answered(self._zookeeper, [operation for step in steps for operation in step])
+            passing = [f"{parent}/wake-passing-{at}" for at in range(taken)]
+            steps = [operation for path in passing for operation in (Create(path), Delete(path))]
+            try:
+                await apply_until_answered(self._zookeeper, steps)
+            except MultiError as refusal:
+                why = f"queue {self.name!r}: the next item names in {parent} are taken"
+                if isinstance(refusal.error, NoNodeError):
+                    return  # as above
+                if isinstance(refusal.error, NoAuthError):
+                    raise right_denied(why, required_right(steps[refusal.index]), refusal.error) from refusal
+                msg = f"{why}, and ZooKeeper refuses to skip them: {refusal.error}; nothing of the commit was applied"
+                raise NotCommittedError(msg) from refusal
 
     async def configure(self, config: QueueConfig, prepare: Callable[[], Awaitable[None]]) -> None:
         """See `QueueState`. Raises: InvalidOptionError: a setting has no place in this layout."""
@@ -197,8 +208,8 @@ class ForeignQueueState(QueueState):
             await self._ensure(self._layout.locks)
         await super()._try_open(creates=True)  # as the other program does
         if not self._visibility_checked:
-            self._visibility_checked = True
             await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
+            self._visibility_checked = True
 
     def _required_znodes(self) -> list[str]:
         paths = self.paths

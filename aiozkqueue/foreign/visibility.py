@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.zookeeper import NoAuthError, NoNodeError
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError, ServerError
 from aiozkqueue.zookeeper.auth import OPEN, Permission
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str
         return
     try:
         theirs, own = await zookeeper.acl(items), await zookeeper.acl(ours)
-    except (NoAuthError, NoNodeError):
+    except (NoAuthError, NoNodeError, ServerError):
         return  # using the queue reports it
     left_out = excluded(theirs, own)
     if left_out:

@@ -285,7 +285,7 @@ class Mover:
                 break
             puts.append(put)
         while len(puts) < len(bodies):
-            remaining = dialect.item(bodies[len(puts) :])
+            remaining = dialect.part(bodies[len(puts) :], found.item.data)
             if sum(weigh_puts(puts)) + len(remaining) + _OVERHEAD <= runtime.zookeeper.max_request:
                 return puts, remaining
             if len(puts) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,25 @@ async def test_gzip_items_are_read_without_the_compressed_option(
     await queue.put(b"plain")
     await server_view.create(f"{path}/queue-0000000001", gzip.compress(frame([b"compressed"])))
     assert await drained(session, queue) == [b"plain", b"compressed"]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_a_gzip_item_that_is_larger_than_a_request_when_decompressed_is_taken_without_the_compressed_option(
+    session: zq.QueueSession, path: str, server_view: Observer, *, moved: bool
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    bodies = [b"%d " % number + LONG for number in range(20)]  # more than two megabytes
+    await queue.put(b"first")
+    await server_view.create(f"{path}/queue-0000000001", gzip.compress(frame(bodies)))
+    if not moved:
+        assert await drained(session, queue) == [b"first", *bodies]
+        return
+    reference = await session.admin.moves.start(queue, "moved")
+    async with asyncio.timeout(60):
+        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+    assert (status.state, status.error) == ("done", None)
+    assert await drained(session, session.queue("moved")) == [b"first", *bodies]
 
 
 @pytest.mark.parametrize(

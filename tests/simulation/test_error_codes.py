@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing.simulator import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     Refusal = int | Callable[[Sequence[Operation]], Exception]
 
@@ -200,6 +200,149 @@ def test_a_claim_whose_reply_is_lost_and_whose_repetition_is_refused_leaves_no_l
                 assert len(await tx.take_many(other.queue("jobs"), number, timeout=10)) == number
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    "queue_of",
+    [
+        lambda session: session.queue("jobs"),
+        lambda session: session.curator_queue("/app/jobs", lock_path="/app/locks"),
+        lambda session: session.kazoo_queue("/app/jobs", locking=False),
+    ],
+    ids=["own", "Curator's", "kazoo's without locks"],
+)
+def test_a_lock_that_cannot_be_read_after_a_lost_reply_is_removed_once_reads_work_again(
+    queue_of: Callable[[zq.QueueSession], zq.Queue[bytes]],
+) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="taker") as session, cluster.connect() as other:
+            jobs = queue_of(session)
+            await jobs.put_many([b"1", b"2"])
+            async with session.transaction() as tx:
+                assert await tx.take(jobs, timeout=5)
+            zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+            lost: list[str] = []
+            refused: list[str] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                if lost or request.kind is not Kind.MULTI or connection.client.name != "taker":
+                    return None
+                lost.extend(operation.path for operation in request.argument if isinstance(operation, Create))
+                return Fault.LOST_AFTER if lost else None
+
+            def failing(read: Any) -> Any:  # Any: a method of the client
+                async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+                    if lost and lost[0] in paths:
+                        refused.append(lost[0])
+                        raise error_of(-1)
+                    return await read(paths, **options)
+
+                return refusing
+
+            methods = zookeeper.read_many, zookeeper.read_versioned
+            zookeeper.read_many, zookeeper.read_versioned = map(failing, methods)
+            cluster.ensemble.judge = judge
+            with suppress(zq.ConnectionLostError):
+                async with session.transaction() as tx:
+                    await tx.take(jobs, timeout=20)
+            await asyncio.sleep(20)
+            assert 2 < len(refused) < 10
+            zookeeper.read_many, zookeeper.read_versioned = methods
+            async with other.transaction() as tx:
+                message = await tx.take(queue_of(other), timeout=120)
+                assert message is not None
+                assert message.body == b"2"
+
+    run_virtual(main)
+
+
+def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        holder, other = sessions
+        jobs, operator = holder.queue("jobs"), core_of(other).zookeeper
+        await jobs.configure(zq.QueueConfig(ordered=True))
+        await jobs.put(b"1")
+        zookeeper: Any = core_of(holder).zookeeper  # its methods are replaced
+        read, refused = zookeeper.read_many, list[str]()
+
+        async def refusing(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+            if not any("/jobs/locks/" in path for path in paths):
+                return await read(paths, **options)
+            refused.extend(paths)
+            raise error_of(-1)
+
+        async with holder.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=5)
+            (item,) = await operator.children("/zms/jobs/items")
+            await operator.multi([Delete(f"/zms/jobs/items/{item}")])
+            zookeeper.read_many = refusing
+            await tx.rollback(delay=0)
+        await asyncio.sleep(5)
+        assert refused
+        zookeeper.read_many = read
+        await asyncio.sleep(120)
+        assert await operator.children("/zms/jobs/locks") == []
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("error", [error_of(-77), NoAuthError(), QuotaExceededError()], ids=["code", "ACL", "quota"])
+@pytest.mark.parametrize(
+    ("queue_of", "items", "locks"),
+    [
+        (lambda session: session.queue("jobs"), "/zms/jobs/items", "/zms/jobs/locks"),
+        (lambda session: session.curator_queue("/app/jobs", lock_path="/app/locks"), "/app/jobs", "/app/locks"),
+        (lambda session: session.queue("groups"), "/zms/groups/items", "/zms/groups/locks"),
+    ],
+    ids=["single items", "Curator's", "groups"],
+)
+@pytest.mark.parametrize("refuses", ["the slot", "the removal"])
+def test_the_lock_of_a_message_that_is_gone_is_removed_once_the_session_can_write(
+    queue_of: Callable[[zq.QueueSession], zq.Queue[bytes]], items: str, locks: str, error: ZooKeeperError, refuses: str
+) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        session, other = sessions
+        jobs, zookeeper = queue_of(other), core_of(other).zookeeper
+        if not isinstance(jobs, zq.CuratorQueue):
+            await jobs.configure(zq.QueueConfig(bundle=1))
+        for number in range(3):
+            await jobs.put(b"%d" % number, group=str(number) if jobs.name == "groups" else None)
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(queue_of(session), timeout=5)
+            (_, second, _) = sorted(await zookeeper.children(items), key=lambda name: name[-10:])
+            client: Any = core_of(session).zookeeper  # its methods are replaced
+            multi, read, refused = client.multi, client.read_versioned, list[str]()
+
+            async def hiding(paths: Sequence[str], **options: Any) -> Any:  # passes all options on
+                nodes = await read(paths, **options)
+                return [None if path == f"{items}/{second}" else node for path, node in zip(paths, nodes, strict=True)]
+
+            def checked(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
+                for index, operation in enumerate(operations):
+                    removes = isinstance(operation, Delete) and operation.path.startswith(f"{locks}/")
+                    if removes if refuses == "the removal" else operation.path.startswith("/zms/.clients/"):
+                        refused.append(operation.path)
+                        return asyncio.ensure_future(refusal(index))
+                return multi(operations, **options)
+
+            async def refusal(index: int) -> None:
+                await asyncio.sleep(0.01)
+                raise MultiError(index, error)
+
+            client.multi, client.read_versioned = checked, hiding
+            assert await tx.take(queue_of(session), timeout=5)
+            client.read_versioned = read
+            await asyncio.sleep(30)
+            assert 0 < len(refused) < 20
+            assert len(await zookeeper.children(locks)) == 3
+            client.multi = multi
+            async with other.transaction() as neighbour:
+                message = await neighbour.take(jobs, timeout=120)
+                assert message is not None
+                assert message.body == b"1"
+            await tx.rollback()
+
+    play(program, 2)
 
 
 @pytest.mark.parametrize("settings", [zq.QueueConfig(bundle=1), zq.QueueConfig(bundle=4), zq.QueueConfig(ordered=True)])

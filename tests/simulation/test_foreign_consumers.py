@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing.simulator import Fault, run_virtual
+from aiozkqueue.dialects.framing import frame
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing.simulator import Fault, Kind, run_virtual, simulated
+from aiozkqueue.zookeeper import Create, Delete
+from aiozkqueue.zookeeper.wire import error_of
 from tests.simulation.faulty_client import FAULTY, SESSION_TIMEOUT, Result, cluster_with_session, stop_faults
+from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozkqueue.testing.simulator import Cluster
+    from aiozkqueue.testing.simulator import Cluster, Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+    from aiozkqueue.zookeeper import Operation
 
 QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
 UnitOfWork: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
@@ -184,3 +191,78 @@ def test_a_consumer_of_a_foreign_queue_continues_after_any_fault_and_leaves_no_l
         result = consume(queue_of, work, cancelled=milliseconds / 1000)
         wrong |= {f"cancelled after {milliseconds} ms": result.trouble} if result.trouble else {}
     assert not wrong
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_an_item_that_a_peer_takes_before_its_split_is_not_delivered(*, recreated: bool) -> None:
+    """Without a lock path, a peer may take an item that we have claimed."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        session, peer = sessions
+        queue, handled = session.curator_queue("/app/queue", policy=POLICY), list[bytes]()
+        await queue.put_multi([b"1", b"2", b"3"])
+        zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+        multi, taken = zookeeper.multi, list[str]()
+
+        async def later(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
+            (item,) = await core_of(peer).zookeeper.children("/app/queue")
+            taken.append(f"/app/queue/{item}")
+            again = [Create(taken[0], frame([b"new"]))] if recreated else []
+            await core_of(peer).zookeeper.multi([Delete(taken[0]), *again])
+            return await multi(operations, **options)
+
+        def intercepted(operations: Sequence[Operation], **options: Any) -> Any:  # passes all options on
+            splits = any(isinstance(each, Create) and "-p0000" in each.path for each in operations)
+            return (later if splits and not taken else multi)(operations, **options)
+
+        zookeeper.multi = intercepted
+        working = asyncio.create_task(work_despite_refusals(take, session, queue, handled))
+        await asyncio.sleep(10)
+        working.cancel()
+        await asyncio.wait([working])
+        assert taken
+        assert set(handled) == ({b"new"} if recreated else set())
+        assert await queue.claimed() == 0
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_messages_of_an_item_whose_split_stays_unknown_are_delivered_once(fault: Fault) -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name=FAULTY) as session, cluster.connect() as other:
+            queue, handled = of_curator(session), list[bytes]()
+            assert isinstance(queue, zq.CuratorQueue)
+            await queue.put_multi([b"1", EASY, b"3"])
+            zookeeper: Any = core_of(session).zookeeper  # its methods are replaced
+            multi, lost = zookeeper.multi, list[bool]()
+
+            async def refused(_: Sequence[Operation], **__: Any) -> Any:  # Any: options are ignored
+                await asyncio.sleep(0.01)
+                raise error_of(-1)
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                splits = request.kind is Kind.MULTI and any(
+                    isinstance(each, Create) and "-p0000" in each.path for each in request.argument
+                )
+                if lost or not splits or connection.client.name != FAULTY:
+                    return None
+                lost.append(True)
+                zookeeper.multi = refused
+                return fault
+
+            cluster.ensemble.judge = judge
+            working = asyncio.create_task(work_despite_refusals(take, session, queue, handled))
+            await asyncio.sleep(5)
+            assert lost
+            assert handled == []
+            zookeeper.multi = multi
+            working.cancel()
+            await asyncio.wait([working])
+            consuming = asyncio.create_task(work_despite_refusals(take, other, of_curator(other), handled))
+            await all_taken(cluster, 120)
+            consuming.cancel()
+            await asyncio.wait([consuming])
+            assert sorted(set(handled)) == [b"1", EASY, b"3"]
+
+    run_virtual(main)

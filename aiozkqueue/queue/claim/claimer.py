@@ -505,7 +505,7 @@ def read_foreign(dialect: Dialect, claim: Claim) -> bool:
     if not messages:
         return False
     claim.body = messages[0]
-    claim.remainder = dialect.item(messages[1:]) if len(messages) > 1 else None
+    claim.remainder = dialect.part(messages[1:], claim.raw) if len(messages) > 1 else None
     return True
 
 

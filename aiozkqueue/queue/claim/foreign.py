@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
+from aiozkqueue.errors import ClaimLostError, OutcomeUnknownError, QueueError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.commit.foreign import SplitItem
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.zookeeper import Create, CreateAs, ZooKeeperError
@@ -90,7 +90,7 @@ class Splitter:
         return ready
 
     async def _split(self, claim: Claim) -> bool:
-        """Replace an item by its parts; return False if the item is unchanged and still ours."""
+        """Replace an item by its parts, or release it if it is lost; return False if it is unchanged and still ours."""
         try:
             parts = await self._parts(claim)
             if len(parts) < 2:  # noqa: PLR2004 - one is the item itself
@@ -103,6 +103,10 @@ class Splitter:
             await atomic_write.done
         except (SessionClosedError, SessionExpiredError):
             return True  # its lock ends with the session
+        except (ClaimLostError, OutcomeUnknownError):  # it is lost, or its parts may exist
+            if (released := self._releases.release([claim])) is not None:
+                await asyncio.wait([released])
+            return True
         except (QueueError, ZooKeeperError) as error:
             log.debug(
                 "queue %s: item %s cannot be split; its messages are delivered one by one: %s",
@@ -126,7 +130,7 @@ class Splitter:
         count = min(len(messages), MOST_PARTS, max(0, room) // overhead)
         bounds = [len(messages) * number // count for number in range(count + 1)] if count else []
         return [
-            _part(acl, paths.item(dialect.piece(claim.name, number)), dialect.item(messages[start:end]))
+            _part(acl, paths.item(dialect.piece(claim.name, number)), dialect.part(messages[start:end], claim.raw))
             for number, (start, end) in enumerate(pairwise(bounds))
         ]
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
-from aiozkqueue.queue.commit.release_claims import LONGEST_KEPT
-from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
@@ -57,7 +55,6 @@ class GroupLocks:
     ) -> None:
         self._state = services.state
         self._zookeeper = services.zookeeper
-        self._committer = services.committer
         self._tasks = services.tasks
         self._clock = services.clock
         self._server_clock = services.server_clock
@@ -379,10 +376,8 @@ class GroupLocks:
         else:
             self._unlock(group_lock)
 
-    def _unlock(
-        self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True
-    ) -> AtomicWrite | None:
-        """Remove a lock under which no message was found, unless it was taken away, by this write; None: closed.
+    def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True) -> None:
+        """Remove a lock under which no message was found, unless it was taken away.
 
         A lock that is not ``verified`` to be ours is read first.
         """
@@ -391,26 +386,12 @@ class GroupLocks:
         with suppress(SessionClosedError):  # then the lock ends with the session
             lock = group_lock.ref if verified else group_lock.ref.unverified()
             removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)
-            atomic_write = AtomicWrite(self._ids.next(), removal)
-            self._committer.submit(atomic_write)
-            return atomic_write
-        return None
+            self._claimer.orphan_locks.submit(removal, self._ids.next())
 
     async def _unlock_if_ours(self, group_lock: GroupLock, pause: float) -> None:
-        """Remove a lost lock that is still ours; try again while ZooKeeper refuses that."""
+        """Remove a lost lock if it is still ours."""
         await asyncio.sleep(pause)
-        try:
-            while True:
-                (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
-                if lock is None or lock.data != group_lock.ref.record:
-                    return
-                if (removal := self._unlock(group_lock, self._candidates.relist)) is None:
-                    return
-                await asyncio.wait((removal.done,))
-                await asyncio.sleep(0 if removal.error is None else LONGEST_KEPT)
-        except ZooKeeperError as error:
-            # The session is over, and the lock with it.
-            log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
+        self._unlock(group_lock, self._candidates.relist, verified=False)
 
     def _read_ahead(self, group_lock: GroupLock) -> None:
         if group_lock.ahead or group_lock.reading or group_lock.settling or not self._current(group_lock):

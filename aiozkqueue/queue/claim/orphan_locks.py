@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import SessionClosedError
+from aiozkqueue.errors import OutcomeUnknownError, SessionClosedError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
+from aiozkqueue.queue.commit.orphan_locks import LATER, RemoveOrphanLock
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
@@ -81,7 +81,7 @@ class OrphanLocks:
 
     def remove_unreadable(self, lock: LockRef, generation: int) -> None:
         """Remove the lock of an item that this user may not read: others may take it."""
-        self._remove(lock, generation, wakeup=self._state.paths.items)
+        self._remove(lock, generation, wakes=True)
 
     def remove_stale(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
         """Remove the locks of items that are gone, and check whether messages with these ids have come back."""
@@ -100,17 +100,40 @@ class OrphanLocks:
         with suppress(SessionClosedError):  # then the locks end with the session
             for lock in locks:
                 doubted = lock if failure.sure else lock.unverified()
-                self._remove(doubted, generation, wakeup=self._state.paths.items)
+                self._remove(doubted, generation, wakes=True)
 
     def log_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
         text = "queue %s: removing the locks of %s that could not be read: %s"
         log.warning(text, self._state.name, counted(count, "message"), failure.error, extra={"queue": self._state.name})
 
-    def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> AtomicWrite:
-        budget, size = self._budgets.of(generation), self._size
+    def _remove(self, lock: LockRef, generation: int, *, wakes: bool = False) -> AtomicWrite:
+        budget, size, removal_id = self._budgets.of(generation), self._size, self._ids.next()
+        wakeup = self._state.wakeup_operations(self._state.paths.items, removal_id) if wakes else ()
         removal = RemoveOrphanLock(generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
-        atomic_write = AtomicWrite(self._ids.next(), removal)
+        return self.submit(removal, removal_id)
+
+    def submit(self, removal: RemoveOrphanLock, removal_id: str, level: int = logging.WARNING) -> AtomicWrite:
+        """Submit a removal, and again a minute after each failure, which is logged at this level, unless it is over.
+
+        Raises: SessionClosedError.
+        """
+
+        async def again() -> None:
+            await asyncio.sleep(LATER)
+            next_id = self._ids.next()
+            removal.again(self._state.wakeup_operations(self._state.paths.items, next_id))
+            with suppress(SessionClosedError):  # then the lock ends with the session
+                self.submit(removal, next_id, logging.DEBUG)
+
+        def settled(atomic_write: AtomicWrite) -> None:
+            if not (removal.over or isinstance(atomic_write.error, SessionClosedError | OutcomeUnknownError)):
+                text = "queue %s: a lock without a claim stays until the next try in %g s: %s"
+                log.log(level, text, self._state.name, LATER, atomic_write.error, extra={"queue": self._state.name})
+                self._tasks.spawn(again, name="lock of no message")
+
+        atomic_write = AtomicWrite(removal_id, removal)
+        atomic_write.watch(settled)
         self._committer.submit(atomic_write)
         return atomic_write
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError, SessionExpiredError
-from aiozkqueue.runtime.acl_errors import access_denied
-from aiozkqueue.zookeeper import NO_VERSION, BadVersionError, Check, Delete, NoAuthError, SetData, ZooKeeperError
+from aiozkqueue.errors import ClaimLostError, NotCommittedError, SessionExpiredError
+from aiozkqueue.zookeeper import NO_VERSION, BadVersionError, Check, Delete, NoNodeError, ServerError, ZooKeeperError
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds until a removal that ZooKeeper has refused is repeated.
 AGAIN: Final = 5.0
+#: Seconds until a lock is read again after a refused read, and until a failed removal is submitted again.
+LATER: Final = 60.0
 
 
 class LockRef(NamedTuple):
@@ -47,20 +48,28 @@ class RemoveOrphanLock(Part):
 
     No item can fence the removal, and a lock that another client created after ours was removed by force has
     the same path. So no lock of the queue may have been removed by force since ours was created. If one was, the lock's
-    data is read again. With ``wakeup``, the multi also writes to a znode, to wake idle consumers.
+    data is read again. The ``wakeup`` operations wake idle consumers in the same multi.
     """
 
-    __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation")
+    __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation", "over")
 
     def __init__(
-        self, generation: int, state: QueueState, lock: LockRef, gone: Callable[[], None], *, wakeup: str | None = None
+        self,
+        generation: int,
+        state: QueueState,
+        lock: LockRef,
+        gone: Callable[[], None],
+        *,
+        wakeup: Sequence[Operation] = (),
     ) -> None:
-        super().__init__(3 * OPERATION_WEIGHT)
+        super().__init__((3 + len(wakeup)) * OPERATION_WEIGHT)
         self.generation = generation
         self._state = state
         self._lock = lock
         self._gone = gone
         self._wakeup = wakeup
+        self.over: bool = False
+        """Whether the lock is gone, or must be left."""
 
     def compose(self, composition: Composition) -> None:
         """Add the removal of the lock."""
@@ -68,20 +77,19 @@ class RemoveOrphanLock(Part):
         if self._lock.configured >= 0:
             sent.append(Check(self._state.paths.base, self._lock.configured))
         sent += (Check(self._state.paths.locks, self._lock.forced_version), Delete(self._lock.path))
-        if self._wakeup is not None:
-            sent.append(SetData(self._wakeup, b""))
+        sent += self._wakeup
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
+        """Read the lock if a lock was removed by force since; otherwise it is gone, or cannot be removed now."""
         if operation.path in {self._state.paths.locks, self._state.paths.base} and isinstance(error, BadVersionError):
             return self._read_lock()
-        if operation.path == self._wakeup:
-            self._wakeup = None  # the lock must be removed even if the wake-up fails: idle consumers also poll
+        if operation in self._wakeup:
+            self._wakeup = ()  # the lock must be removed even if the wake-up fails: idle consumers also poll
             return None
-        self._gone()
-        if isinstance(error, NoAuthError):
-            raise access_denied(self._state.name, error)
-        raise ClaimLostError(f"{self._lock.path}: {error}")
+        if isinstance(error, NoNodeError):
+            self._end()
+            raise ClaimLostError(f"{self._lock.path}: {error}")
+        raise NotCommittedError(f"{self._lock.path}: {error}")
 
     def reduce(self, error: QueueError) -> Coroutine[object, object, None] | None:  # noqa: ARG002 - whatever it is
         """Read the lock again later: ZooKeeper refuses everything now, or it may have been removed."""
@@ -89,24 +97,36 @@ class RemoveOrphanLock(Part):
         self._lock = self._lock.unverified()
         return asyncio.sleep(AGAIN)
 
+    def _end(self) -> None:
+        self.over = True
+        self._gone()
+
     async def _read_lock(self) -> None:
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
             versions = await self._state.read_versions(lock.path, lambda node: node.data == lock.record, generation)
+        except ServerError:
+            await asyncio.sleep(LATER)  # the lock may be ours: it is read again
+            return
         except ZooKeeperError:
-            self._gone()  # it is gone with the session, or its state cannot be known here
+            self._end()  # the session is over
             raise
         if versions is None:
-            self._gone()
+            self._end()
             raise ClaimLostError(f"{lock.path}: released by force")
         self._lock = LockRef(lock.path, lock.record, *versions)
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Report that the lock is gone."""
-        self._gone()
+        self._end()
 
     def failed(self, error: BaseException) -> None:
         """Report that the lock is gone if the server has removed it."""
         if isinstance(error, SessionExpiredError):
-            self._gone()
+            self._end()
+
+    def again(self, wakeup: Sequence[Operation]) -> None:
+        """Prepare to be submitted again after a failure, by which the lock may have changed."""
+        self.repairs, self._wakeup = 0, wakeup
+        self._lock = self._lock.unverified()

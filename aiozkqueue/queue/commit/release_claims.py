@@ -295,7 +295,10 @@ class ReleaseClaims(EndClaims):
             self._lose(claim, min(disposition.delay, LONGEST_KEPT))
         elif disposition.delay:
             del self._dispositions[claim]
-            claim.state.release_later(claim, min(disposition.delay, LONGEST_KEPT))
+            delay = min(disposition.delay, LONGEST_KEPT)
+            text = "queue %s: message %s is kept for %g s without a record, which ZooKeeper refused: %s"
+            log.warning(text, claim.state.name, claim.id, delay, error, extra=claim.log_ids(self._transaction_id))
+            claim.state.release_later(claim, delay)
         else:
             return self._remove_lock(claim, gone=False)
         return None

@@ -252,6 +252,8 @@ class StoredQueue:
             await until_answered(self._zookeeper, partial(self._try_open, creates=creates))
         except NoAuthError as error:
             raise access_denied(self.name, error) from error
+        except NoNodeError:
+            pass  # another process has deleted the queue in the meantime: try again
         except (MultiError, ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
             cause = error.error if isinstance(error, MultiError) else error
             if isinstance(cause, NoAuthError):
