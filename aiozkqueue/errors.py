@@ -288,7 +288,7 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
             the message is released after the policy's delay, and the settlement raises InvalidOptionError.
 
     Raises:
-        InvalidOptionError: a delay is not 0 to 10**9 seconds, a header is not a text, or both ``delay`` and
+        InvalidOptionError: a delay is not 0 to 10**9 seconds, a header is not a str, or both ``delay`` and
             ``schedule`` are given.
     """
 
@@ -342,7 +342,7 @@ def _check_headers(headers: object) -> None:
     if headers is None:
         return
     if not isinstance(headers, Mapping):
-        raise InvalidOptionError(f"Retry: headers takes a mapping of texts, not {type(headers).__name__}")
+        raise InvalidOptionError(f"Retry: headers takes a mapping of str to str, not {type(headers).__name__}")
     for name, text in cast("Mapping[object, object]", headers).items():
         if not (isinstance(name, str) and isinstance(text, str)):
             raise InvalidOptionError(f"Retry: header {name!r} must be a str, not {type(text).__name__}")

@@ -67,7 +67,7 @@ async def moves(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Continue the unfinished moves that no session works on, and wait for their end."
+            "--resume", help="Continue the unfinished moves that no session works on, and wait until they end."
         ),
     ] = False,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""The tools of operators: `Queue.admin` and `QueueSession.admin`."""
+"""Administration for operators: `Queue.admin` and `QueueSession.admin`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ log: Final = logging.getLogger(__name__)
 
 
 class QueueAdmin:
-    """The tools of operators for one queue: `Queue.admin`.
+    """Administration of one queue, for operators: `Queue.admin`.
 
-    They show and release the messages that consumers, streams, writers and audits hold.
+    It shows and releases the messages that consumers, streams, writers and audits hold.
     """
 
     __slots__ = ("_unchecked",)
@@ -220,7 +220,7 @@ class QueueAdmin:
 
 
 class SessionAdmin:
-    """The tools of operators for the queues below a session's root: `QueueSession.admin`."""
+    """Administration of the queues below a session's root, for operators: `QueueSession.admin`."""
 
     __slots__ = ("_unchecked",)
 

@@ -447,7 +447,7 @@ class Queue(Destination[T]):
 
     @property
     def admin(self) -> QueueAdmin:
-        """The tools of operators for this queue. Raises: SessionClosedError, WrongLoopError."""
+        """Administration of this queue, for operators. Raises: SessionClosedError, WrongLoopError."""
         return QueueAdmin(self._handle)
 
     @property

@@ -418,7 +418,7 @@ class QueueSession:
 
     @property
     def admin(self) -> SessionAdmin:
-        """The tools of operators for all queues. Raises: SessionClosedError, WrongLoopError."""
+        """Administration of all queues, for operators. Raises: SessionClosedError, WrongLoopError."""
         return SessionAdmin(self._core)
 
     async def outcome(self, transaction_id: str, *, timeout: Seconds | None = None) -> Outcome:

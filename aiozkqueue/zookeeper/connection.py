@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
             return UnsupportedServerError(
                 f"the server {self.peer} does not know a request of this client; it needs ZooKeeper 3.6 or later"
             )
-        return ProtocolError(f"a reply to xid {xid} where {expected} is next")
+        return ProtocolError(f"a reply to xid {xid} instead of xid {expected}")
 
     def _note_reply(self, xid: int, code: int) -> None:
         self.answered += 1
@@ -454,7 +454,7 @@ class Connection(asyncio.Protocol):
 
     def _expire(self) -> None:
         self.session_expired = True
-        self.abort("the server has declared the session over")
+        self.abort("the server has ended the session")
 
 
 def failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:

@@ -138,7 +138,7 @@ class State(enum.Enum):
     CONNECTING = "connecting"  # no session yet
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may live
-    LOST = "lost"  # the server has declared the session over; the next one is being opened
+    LOST = "lost"  # the server has ended the session; the next one is being opened
     FAILED = "failed"  # credentials refused permanently
     CLOSED = "closed"
 

@@ -173,7 +173,7 @@ class Session:
         if state is State.FAILED:
             return self._failed_for_good()
         if generation is not None and states.is_over(generation):
-            return SessionExpiredError(f"ZooKeeper session number {generation} of this client is over")
+            return SessionExpiredError(f"ZooKeeper session number {generation} of this client has ended")
         if state is not State.CONNECTED:
             return NotConnectedError(f"not connected to {self.ensemble}; the request was not sent")
         return None

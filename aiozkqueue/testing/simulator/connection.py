@@ -160,7 +160,7 @@ class SimulatedConnection:
                 future.set_result(result)
         if isinstance(result, SessionExpiredError):
             self.session_expired = True
-            self.abort("the server has declared the session over")
+            self.abort("the server has ended the session")
 
 
 class SimulatedSession(Session):

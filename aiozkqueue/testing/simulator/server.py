@@ -175,7 +175,7 @@ class ServerConnection:
                     return
                 entry.result = self.server.answer(self, entry.request)
                 if self.session.over and self.server is ensemble.servers[0]:  # only the leader knows
-                    entry.result = SessionExpiredError("the server has declared the session over")
+                    entry.result = SessionExpiredError("the server has ended the session")
             entries.popleft()
             if entry.fault is Fault.LOST_AFTER:
                 self.cut("lost after the request was applied")
