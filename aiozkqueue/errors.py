@@ -2,7 +2,7 @@
 
 QueueError
 ├── NotCommittedError            no part of the commit was applied; repeating the work is safe
-│   ├── SessionExpiredError      the ZooKeeper session that held the claims is over
+│   ├── SessionExpiredError      the ZooKeeper session that held the claims has ended
 │   ├── ClaimLostError           the claim was removed by force or taken over, or the queue deleted
 │   ├── ItemNotEmptyError        the message's item has child znodes, so ZooKeeper does not delete it
 │   ├── TransactionTooLargeError the transaction exceeds one ZooKeeper request, or the locks of one session
@@ -99,7 +99,7 @@ class NotCommittedError(QueueError):
 
 
 class SessionExpiredError(NotCommittedError):
-    """The ZooKeeper session that held the claims is over; the messages go to other consumers."""
+    """The ZooKeeper session that held the claims has ended; the messages go to other consumers."""
 
 
 class ClaimLostError(NotCommittedError):

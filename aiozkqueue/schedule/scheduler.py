@@ -352,7 +352,7 @@ def _first_of(
             decisions[-1] = decisions[-1][0], occurrence
             continue
         weight += weigh_put(put)
-        if puts and weight > min(TOGETHER_BYTES, runtime.surely_small):
+        if puts and weight > min(TOGETHER_BYTES, runtime.safe_size):
             break
         puts.append(put)
         decisions.append((occurrence, occurrence))

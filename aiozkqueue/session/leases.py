@@ -151,7 +151,7 @@ class Leases(Generic[T]):
 
     @changes
     async def release(self, leases: Iterable[Lease[T]]) -> None:
-        """End these leases, so that the messages are available at once. A lease that is over is skipped.
+        """End these leases, so that the messages are available at once. A lease that has ended is skipped.
 
         A lease is also over if its message has been taken again.
 

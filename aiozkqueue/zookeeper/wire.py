@@ -95,7 +95,7 @@ class Request(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The server's reply to the first packet of a connection; session id 0 means that the requested session is over.
+    """The server's reply to the first packet of a connection; session id 0 means that the requested session has ended.
 
     Any holder of the password can resume the session, and end it.
     """

@@ -22,7 +22,7 @@ class Latency:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Latency:
-        """Return the median and the maximum of the samples, of which there must be at least one."""
+        """Return the median and the maximum of the samples; there must be at least one."""
         return cls(statistics.median(samples), max(samples))
 
 

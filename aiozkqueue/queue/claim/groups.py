@@ -409,7 +409,7 @@ class GroupLocks:
                 await asyncio.wait((removal.done,))
                 await asyncio.sleep(0 if removal.error is None else LONGEST_KEPT)
         except ZooKeeperError as error:
-            # The session is over, and the lock with it.
+            # The session has ended, and the lock with it.
             log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
 
     def _read_ahead(self, group_lock: GroupLock) -> None:

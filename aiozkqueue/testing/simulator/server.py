@@ -289,7 +289,7 @@ class Server:
         if transaction.ends_session and session is not None:
             carrier = session.connection
             if carrier is not None and carrier.server is self:
-                carrier.cut("the session is over")
+                carrier.cut("the session has ended")
         if self._syncs:
             due = [sync for sync in self._syncs if sync[0] <= zxid]
             self._syncs = [sync for sync in self._syncs if sync[0] > zxid]
