@@ -103,7 +103,7 @@ class SessionExpiredError(NotCommittedError):
 
 
 class ClaimLostError(NotCommittedError):
-    """A claim was removed by force or taken over, or its queue was deleted: the message is not this consumer's."""
+    """A claim was removed by force or taken over, or its queue deleted: this consumer no longer holds the message."""
 
 
 class ItemNotEmptyError(NotCommittedError):
@@ -128,7 +128,7 @@ class NoReplyError(QueueError, TimeoutError):
 class GivenUpError(QueueError):
     """The message of a `Queue.call` was given up: it has become a dead letter, was dropped, expired or was removed.
 
-    No handler will reply. ``reason`` is the reason, as of the dead letter, up to 1000 characters.
+    No handler will reply. ``reason`` is the reason, as in the dead letter, up to 1000 characters.
     """
 
     def __init__(self, message: str, message_id: str, reason: str) -> None:
@@ -169,7 +169,7 @@ class DuplicateKeyError(NotCommittedError):
 class OutcomeUnknownError(QueueError):
     """The outcome of a commit or a put is not known yet; ``await session.outcome(error.transaction_id)`` returns it.
 
-    ``transaction_id`` is empty if the call may consist of several writes, such as the calls of operators.
+    ``transaction_id`` is empty if the call may consist of several writes, such as an administrative call.
     """
 
     def __init__(self, message: str, transaction_id: str) -> None:

@@ -106,9 +106,7 @@ def worker(
     health_host: Annotated[
         str, typer.Option("--health-host", help="The address of --health-port; 0.0.0.0: all.")
     ] = "127.0.0.1",
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Restart when a Python file below this folder changes.")
-    ] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when Python files here change.")] = False,
     processes: Annotated[
         int,
         typer.Option(

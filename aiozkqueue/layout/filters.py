@@ -151,7 +151,7 @@ class OrderedEnum:
 class Filter:
     """A condition on one tag: ``Filter("region", "eq", "eu")`` takes messages whose ``region`` is ``"eu"``.
 
-    ``value`` must have the type of the tag. Texts are compared by code point, and integers by size. With an
+    ``value`` must have the type of the tag. Strings are compared by code point, and integers by size. With an
     `OrderedEnum` instead of the name, its values are compared by its order.
 
     Raises:
