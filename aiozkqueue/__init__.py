@@ -1,7 +1,7 @@
 """A highly available transactional queue on ZooKeeper, for asyncio.
 
 This module has the names that most programs use. `aiozkqueue.errors` has all errors, and `aiozkqueue.admin` the
-types of operators' tools.
+types of the administration API.
 """
 
 from __future__ import annotations

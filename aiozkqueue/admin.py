@@ -1,6 +1,6 @@
-"""The types of operators' tools, `Queue.admin` and `QueueSession.admin`, and of the reports of a queue.
+"""The types of the administration API, `Queue.admin` and `QueueSession.admin`, and of the reports of a queue.
 
-The tools themselves are properties of a queue and of a session. This module has their types, and those that
+The API itself consists of properties of a queue and of a session. This module has their types, and those that
 `Queue.stats`, `Queue.state` and `Queue.history` return, for annotations.
 """
 

@@ -297,7 +297,7 @@ class App:
             yield
             return
         if self._session is not None and not inherited(self._session):
-            msg = "the application is connected by another session; a process connects it once at a time"
+            msg = "the application is already connected; a process can have only one connection of it at a time"
             raise InvalidOptionError(msg)
         self._session = session
         try:

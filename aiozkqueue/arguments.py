@@ -103,12 +103,12 @@ def is_choice(value: object, *choices: str) -> bool:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a text is not empty, and has no lone surrogates, which UTF-8 cannot hold."""
+    """Whether a text is not empty, and has no lone surrogates, which UTF-8 cannot encode."""
     return bool(text) and text.encode(errors="replace").decode() == text
 
 
 def plain(text: str) -> str:
-    """Return a text as exactly a str. The member of an enumeration of texts is formatted as its name otherwise."""
+    """Return the text as an exact str, because a member of a str enumeration would be formatted as its name."""
     return text if type(text) is str else str.__str__(text)
 
 

@@ -2,7 +2,7 @@
 
 QueueError
 ├── NotCommittedError            no part of the commit was applied; repeating the work is safe
-│   ├── SessionExpiredError      the ZooKeeper session that held the claims is over
+│   ├── SessionExpiredError      the ZooKeeper session that held the claims has ended
 │   ├── ClaimLostError           the claim was removed by force or taken over, or the queue deleted
 │   ├── ItemNotEmptyError        the message's item has child znodes, so ZooKeeper does not delete it
 │   ├── TransactionTooLargeError the transaction exceeds one ZooKeeper request, or the locks of one session
@@ -99,11 +99,11 @@ class NotCommittedError(QueueError):
 
 
 class SessionExpiredError(NotCommittedError):
-    """The ZooKeeper session that held the claims is over; the messages go to other consumers."""
+    """The ZooKeeper session that held the claims has ended; the messages go to other consumers."""
 
 
 class ClaimLostError(NotCommittedError):
-    """A claim was removed by force or taken over, or its queue was deleted: the message is not this consumer's."""
+    """A claim was removed by force or taken over, or its queue deleted: this consumer no longer holds the message."""
 
 
 class ItemNotEmptyError(NotCommittedError):
@@ -128,7 +128,7 @@ class NoReplyError(QueueError, TimeoutError):
 class GivenUpError(QueueError):
     """The message of a `Queue.call` was given up: it has become a dead letter, was dropped, expired or was removed.
 
-    No handler will reply. ``reason`` is the reason, as of the dead letter, up to 1000 characters.
+    No handler will reply. ``reason`` is the reason, as in the dead letter, up to 1000 characters.
     """
 
     def __init__(self, message: str, message_id: str, reason: str) -> None:
@@ -169,7 +169,7 @@ class DuplicateKeyError(NotCommittedError):
 class OutcomeUnknownError(QueueError):
     """The outcome of a commit or a put is not known yet; ``await session.outcome(error.transaction_id)`` returns it.
 
-    ``transaction_id`` is empty if the call may consist of several writes, such as the calls of operators.
+    ``transaction_id`` is empty if the call may consist of several writes, such as an administrative call.
     """
 
     def __init__(self, message: str, transaction_id: str) -> None:
@@ -288,7 +288,7 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
             the message is released after the policy's delay, and the settlement raises InvalidOptionError.
 
     Raises:
-        InvalidOptionError: a delay is not 0 to 10**9 seconds, a header is not a text, or both ``delay`` and
+        InvalidOptionError: a delay is not 0 to 10**9 seconds, a header is not a str, or both ``delay`` and
             ``schedule`` are given.
     """
 
@@ -342,7 +342,7 @@ def _check_headers(headers: object) -> None:
     if headers is None:
         return
     if not isinstance(headers, Mapping):
-        raise InvalidOptionError(f"Retry: headers takes a mapping of texts, not {type(headers).__name__}")
+        raise InvalidOptionError(f"Retry: headers takes a mapping of str to str, not {type(headers).__name__}")
     for name, text in cast("Mapping[object, object]", headers).items():
         if not (isinstance(name, str) and isinstance(text, str)):
             raise InvalidOptionError(f"Retry: header {name!r} must be a str, not {type(text).__name__}")

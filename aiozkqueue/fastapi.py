@@ -146,7 +146,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - li
     The transaction is committed after the endpoint has returned and before any part of the response is sent, so a
     client that reads a success knows that it was applied. It is rolled back if the endpoint raises (including
     `HTTPException`), if the request is cancelled, or if the client has disconnected by then. An endpoint that *returns*
-    an error response must ``await tx.rollback()`` itself. The transaction is over when the response is sent, so
+    an error response must ``await tx.rollback()`` itself. The transaction has ended when the response is sent, so
     background tasks and streams cannot use it.
 
     ``commit_timeout`` is the maximum time that the response waits for ZooKeeper's answer, seconds. A failed commit

@@ -165,7 +165,7 @@ class SessionCollector(Collector):
         yield session_gauge(now)
         yield CounterMetricFamily("aiozkqueue_session_reconnects", "Connections made after a loss.", meter.reconnects)
         yield CounterMetricFamily(
-            "aiozkqueue_session_expirations", "ZooKeeper sessions that the server declared over.", meter.expirations
+            "aiozkqueue_session_expirations", "ZooKeeper sessions that the server has ended.", meter.expirations
         )
 
 

@@ -501,7 +501,7 @@ async def _folders_of(
     if len(folders) > MOST_FOLDERS:
         msg = (
             f"queue {handle.name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
-            f"{MOST_FOLDERS:,} that are read; `aiozkqueue clean {handle.name}` removes hours that are over"
+            f"{MOST_FOLDERS:,} that are read; `aiozkqueue clean {handle.name}` removes hours that have passed"
         )
         raise UnreadableError(msg)
     return folders
@@ -512,4 +512,4 @@ def _partly(name: str, sample: Sample) -> str | None:
     if not sample.unreadable:
         return None
     figures, reason = ", ".join(sample.unreadable), next(iter(sample.unreadable.values()))
-    return f"queue {name!r}: not everything may be read for {figures}: {reason}"
+    return f"queue {name!r}: this user may not read everything for {figures}: {reason}"

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import aiozkqueue as zq
-from aiozkqueue.http.dashboard.readings.letters import Sought, search
+from aiozkqueue.http.dashboard.readings.letters import LetterFilter, search
 from aiozkqueue.http.dashboard.readings.message import details
 from aiozkqueue.layout import key_hash
 from aiozkqueue.sampling import Sampler
@@ -456,8 +456,8 @@ async def _dead(bench: Bench) -> list[Call]:
         Call("stats", queue.stats),
         Call("clean", lambda: bench.session.admin.clean("dead")),
         Call("diagnose", lambda: bench.session.admin.diagnose("dead", budget=120)),
-        Call("dashboard", lambda: search(queue, Sought(), payloads=False)),
-        Call("dashboard, search", lambda: search(queue, Sought("nothing"), payloads=True)),
+        Call("dashboard", lambda: search(queue, LetterFilter(), payloads=False)),
+        Call("dashboard, search", lambda: search(queue, LetterFilter("nothing"), payloads=True)),
         Call("dashboard, message", lambda: details(queue, f"Bench{bench.messages // 2:013d}")),
     ]
 

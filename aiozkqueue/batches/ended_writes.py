@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NAME: Final = "ended writes"
 
 
-class Made(NamedTuple):
+class AttemptOrigin(NamedTuple):
     """The origin of an attempt, and the moment at which its driver made it; empty: unknown."""
 
     origin: str = ""
@@ -38,7 +38,7 @@ class Made(NamedTuple):
         return f"{self.origin} {batch} {self.moment}"
 
 
-NOT_KNOWN: Final = Made()
+UNKNOWN_ORIGIN: Final = AttemptOrigin()
 
 
 class EndedWrites(NamedTuple):
@@ -64,7 +64,7 @@ class EndedWrites(NamedTuple):
         """Whether this name was added."""
         return name in self.record.ended
 
-    def has_failed(self, batch: int, made: Made) -> bool:
+    def has_failed(self, batch: int, made: AttemptOrigin) -> bool:
         """Whether a batch of this origin has failed since this moment."""
         mine = made.name_of(batch)
         same = mine.rpartition(" ")[0]
@@ -77,7 +77,7 @@ class EndedWrites(NamedTuple):
         return self._to(self.record) if self.version < 0 else Check(self.path, self.version)
 
     def adding(self, name: str) -> Operation:
-        """Return the addition of a writer whose write has ended, or of a failed attempt (`Made.name_of`)."""
+        """Return the addition of a writer whose write has ended, or of a failed attempt (`AttemptOrigin.name_of`)."""
         return self._to(self.record.ending(name))
 
     def _to(self, record: WriterRecord) -> Operation:
@@ -85,7 +85,7 @@ class EndedWrites(NamedTuple):
         return Create(self.path, data) if self.version < 0 else SetData(self.path, data, self.version)
 
 
-async def end_attempts(handle: QueueHandle[Runtime], batch: int, made: Made) -> None:
+async def end_attempts(handle: QueueHandle[Runtime], batch: int, made: AttemptOrigin) -> None:
     """Refuse each later begin of this batch by an attempt that was made before this moment.
 
     Without the queue, this creates it, as the late begin of a task would. Raises: as `QueueState.open`.

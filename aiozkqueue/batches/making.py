@@ -47,7 +47,7 @@ LONGEST_PAUSE: Final = 5.0
 BACKLOG: Final = 50_000
 
 
-class Begun(NamedTuple):
+class UnsealedBatch(NamedTuple):
     """A batch that is not sealed yet."""
 
     number: int
@@ -76,7 +76,7 @@ class BatchMaker:
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # places that were examined since, and come first
         self._backlog = Backlog(epoch.handle)
-        self._begun: Begun | None = None  # this process has filled it last
+        self._begun: UnsealedBatch | None = None  # this process has filled it last
         self._halted = False
         self.unsealed: bool = False
         """Whether this process has begun to fill a batch, and not sealed it."""
@@ -110,7 +110,7 @@ class BatchMaker:
         self.unsealed = False
         return begun.number
 
-    async def extend(self, number: int | None, limit: int | None) -> Begun | None:
+    async def extend(self, number: int | None, limit: int | None) -> UnsealedBatch | None:
         """Fill an unsealed batch, or a new one; remove it and return None if there is no message for it.
 
         Raises: as `complete`.
@@ -124,7 +124,7 @@ class BatchMaker:
             if begun is None and not self._left:
                 self.unsealed = False
                 return None
-            begun = begun or Begun(await self._manifests.new())
+            begun = begun or UnsealedBatch(await self._manifests.new())
             if self._most_bytes is None:
                 begun = await self._fill(begun, most)
             elif not begun.messages:
@@ -153,14 +153,14 @@ class BatchMaker:
                 messages += Entry(place).messages
         return min(most, messages)
 
-    async def _known(self, number: int) -> Begun:
+    async def _known(self, number: int) -> UnsealedBatch:
         """Return the contents of an unsealed batch. While the ledger is ours, only this process changes them."""
         if self._begun is not None and self._begun.number == number:
             return self._begun
         pages = await self._manifests.pages(number, sealed=False)
         # An earlier page than the last may have been refused.
         after = int(name_at(pages[-1].path)) + 1 if pages else 0
-        return Begun(number, sum(page.messages for page in pages), after)
+        return UnsealedBatch(number, sum(page.messages for page in pages), after)
 
     async def _list_free(self, limit: int | None) -> None:
         """List free messages."""
@@ -168,7 +168,7 @@ class BatchMaker:
         if not self._state.config.paused:
             self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_unreadable)
 
-    async def _fill(self, begun: Begun, most: int) -> Begun:
+    async def _fill(self, begun: UnsealedBatch, most: int) -> UnsealedBatch:
         """Add pages until no message is left, or the batch is full."""
         (number, count, page), size, fruitless = begun, PAGE, 0
         while count < most and self._left and not self._halted:
@@ -195,7 +195,7 @@ class BatchMaker:
                 break
             self._again[:0] = await self._still_free([entry for chosen in refused for entry in chosen])
             size = max(SMALLEST, size // 2)
-        return Begun(number, count, page)
+        return UnsealedBatch(number, count, page)
 
     async def _pause(self, fruitless: int) -> None:
         """Wait before messages that seem free are locked again: longer with each try in vain, up to `LONGEST_PAUSE`."""
@@ -242,7 +242,7 @@ class BatchMaker:
         """Create a page and lock its items; return the number of messages, or None if one item is no longer free.
 
         Raises: AccessDeniedError: this user may not create locks. An item that it may not read counts as not free.
-        NotCommittedError: the server has refused it for another reason than a change of the data.
+        NotCommittedError: the server has refused it for a reason other than a change of the data.
         """
         lock = self._manifests.lock_of(number)
         paths = self._state.paths

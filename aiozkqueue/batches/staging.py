@@ -43,7 +43,7 @@ from aiozkqueue.zookeeper import (
     below,
 )
 
-from .ended_writes import NOT_KNOWN, EndedWrites, Made
+from .ended_writes import UNKNOWN_ORIGIN, AttemptOrigin, EndedWrites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def fenced_puts(
     """Return the write that puts items of a pending batch together with the progress that records them.
 
     ``deadline`` limits the wait for capacity in a queue that is given a size after the write was sent. The write fails
-    with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
+    with a FencedError if the batch has ended, and with an OvertakenError if another attempt was faster.
     """
     is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
@@ -122,7 +122,7 @@ class BatchWriter:
         self.path: str = f"{handle.paths.sinks}/{self.writer}"
         """The writer's znode; its parts store their progress below it."""
 
-    async def begin(self, batch: int, run: str, made: Made = NOT_KNOWN) -> Fence | None:
+    async def begin(self, batch: int, run: str, made: AttemptOrigin = UNKNOWN_ORIGIN) -> Fence | None:
         """Begin a batch, or join it; return None if it or a later one is complete.
 
         ``run`` identifies one attempt at the whole batch: a process that joins the batch of another run takes it over,
@@ -340,7 +340,7 @@ class BatchWriter:
     async def _write(self, operations: Sequence[Operation]) -> None:
         """Apply a change or not; the caller checks the result.
 
-        Raises: AccessDeniedError; NotCommittedError: the server refuses it for another reason than a change of the
+        Raises: AccessDeniedError; NotCommittedError: the server refuses it for a reason other than a change of the
         data, or has refused many in a row.
         """
         try:

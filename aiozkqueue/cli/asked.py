@@ -101,7 +101,7 @@ def other_programs_queue(
         typer.BadParameter: they name two, or belong to the other program.
     """
     if curator is not None and kazoo is not None:
-        message = "--curator and --kazoo exclude each other: give the one whose clients use the queue"
+        message = "--curator and --kazoo cannot be combined: give the one whose clients use the queue"
         raise typer.BadParameter(message)
     if curator is None and (lock_path is not None or kind is not None or compressed):
         message = "--lock-path, --kind and --compressed are for Curator's queues: give its path with --curator PATH"

@@ -40,7 +40,10 @@ COMMANDS: Final = (
     Command("consumers", "records:consumers", "Show the consumers of a queue and the messages they hold.", QUEUES),
     Command("clean", "records:clean", "Clean up now instead of waiting for the sessions to do it.", QUEUES),
     Command(
-        "reap", "records:reap", "Release messages of a sticky queue that their node has not taken for too long.", QUEUES
+        "reap",
+        "records:reap",
+        "Let all nodes take messages of a sticky queue that their own node has not taken in time.",
+        QUEUES,
     ),
     Command("peek", "peek:peek", "Show the oldest messages without taking them.", MESSAGES),
     Command("why", "why:why", "Explain what happened to a message and why it is where it is.", MESSAGES),
@@ -72,7 +75,7 @@ COMMANDS: Final = (
             Command(
                 "list",
                 "jobs:list_",
-                "List recurring jobs with their last and next occurrences; note jobs that no scheduler seems to serve.",
+                "List recurring jobs with their last and next occurrences; mark jobs that no scheduler seems to serve.",
             ),
             Command(
                 "add", "jobs:add", "Add a job that puts BODY to QUEUE at the times of CRON while a scheduler runs."

@@ -186,7 +186,7 @@ async def _chosen(
     if reason is None and search is None:
         return ids or None
     if ids:
-        message = "ids exclude --reason and --search"
+        message = "ids cannot be combined with --reason and --search"
         raise typer.BadParameter(message)
     return [letter.id for letter in await _found(target, reason, search, EXAMINED)]
 

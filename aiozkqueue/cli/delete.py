@@ -19,7 +19,7 @@ async def delete(
     connection: Connection,
     queue: QueueName,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete it also if it has messages, dead letters, consumers or streams.")
+        bool, typer.Option("--force", help="Delete it even if it has messages, dead letters, consumers or streams.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,

@@ -32,7 +32,7 @@ async def doctor(
 ) -> Exit:
     """Examine the servers and the queues for problems.
 
-    Exit status 1: it finds an error. If no server accepts a session, it examines the servers alone.
+    Exit status 1: it finds an error. If no server accepts a session, it examines only the servers.
 
     Checks latency, limits, clocks, leftovers, jobs and access, and changes nothing. It lists each queue, which costs
     the servers time for deep queues. After the time budget, it stops and names the queues that it has not examined.

@@ -24,7 +24,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List recurring jobs with their last and next occurrences; note jobs that no scheduler seems to serve.
+    """List recurring jobs with their last and next occurrences; mark jobs that no scheduler seems to serve.
 
     The time of the servers decides which jobs are overdue. Exit status 1: there are none.
 

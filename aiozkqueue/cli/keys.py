@@ -31,7 +31,7 @@ async def create(
 ) -> Exit:
     """Create an API key and print it on the last line; it is shown only once.
 
-    A warning states if other keys may not be read, because one of them may have the same name.
+    Warns if other keys cannot be read, because one of them may have the same name.
 
     Example:
     [dim]$ KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
@@ -75,7 +75,7 @@ async def revoke(
 ) -> Exit:
     """Revoke an API key on all servers within seconds.
 
-    Exit status 1: the key does not exist. Exit status 4: some keys may not be read, so that one may have the same name.
+    Exit status 1: the key does not exist. Exit status 4: some keys cannot be read, and one of them may have this name.
 
     Example:
     [dim]$ aiozkqueue keys revoke orders[/dim]

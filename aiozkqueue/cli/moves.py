@@ -67,7 +67,7 @@ async def moves(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Continue the unfinished moves that no session works on, and wait for their end."
+            "--resume", help="Continue the unfinished moves that no session works on, and wait until they end."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -104,7 +104,7 @@ async def moves(
                     f"no session works on move {status.reference}; aiozkqueue moves --resume or a running "
                     "aiozkqueue serve continues it"
                 )
-    return output.status_of_list(found, f"there were no moves in the last days below {connection.root}")
+    return output.status_of_list(found, f"there were no moves in the last week below {connection.root}")
 
 
 def _is_not_printed(record: logging.LogRecord) -> bool:

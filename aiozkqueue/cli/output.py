@@ -48,7 +48,7 @@ def print_json(record: Mapping[str, Json]) -> None:
 def json_line(record: Mapping[str, Json]) -> str:
     """Return one object on one line, with all unprintable characters escaped.
 
-    So programs that split at other line separators than a newline still read one object a line, and a terminal
+    So programs that split at line separators other than a newline still read one object a line, and a terminal
     interprets no control characters.
     """
     text = json.dumps(record, ensure_ascii=False)

@@ -66,7 +66,7 @@ async def put(
     ] = None,
     unique: Annotated[
         Literal["raise", "ignore"] | None,
-        typer.Option(help="If its key or payload is queued: fail, or skip."),
+        typer.Option(help="If the key or payload is queued: fail, or skip."),
     ] = None,
     ttl: Annotated[
         float | None,
@@ -98,7 +98,7 @@ async def put(
     $ tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
     """
     if body is not None and (file is not None or lines):
-        message = "a BODY excludes --file and --lines"
+        message = "BODY cannot be combined with --file and --lines"
         raise typer.BadParameter(message)
     options = zq.PutOptions(
         delay=delay,

@@ -69,7 +69,8 @@ async def stats(
 
     Exit status 1: a named queue does not exist.
 
-    The end of the output names queues that cannot be read, and figures and queues that the time budget did not allow.
+    The end of the output names queues that cannot be read, and figures and queues that were skipped because the time
+    budget ran out.
 
     Examples:
     [dim]$ aiozkqueue stats
@@ -133,12 +134,12 @@ def _note_incomplete(seen: _Seen) -> None:
     for figures in seen.found:
         if figures.incomplete:
             output.note(
-                f"queue {figures.queue!r}: not read to the end within the time budget: {', '.join(figures.incomplete)}"
+                f"queue {figures.queue!r}: not read completely within the time budget: {', '.join(figures.incomplete)}"
                 "; allow more with --budget"
             )
         if figures.unreadable:
             names, reason = ", ".join(figures.unreadable), next(iter(figures.unreadable.values()))
-            output.note(f"queue {figures.queue!r}: not everything may be read for {names}: {reason}")
+            output.note(f"queue {figures.queue!r}: this user may not read everything for {names}: {reason}")
     if seen.unseen:
         unseen = f"{counted(seen.unseen, 'queue')} {'was' if seen.unseen == 1 else 'were'}"
         output.note(f"{unseen} not checked within the time budget; name some, or allow more with --budget")

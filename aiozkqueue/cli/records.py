@@ -232,10 +232,9 @@ async def reap(
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Release messages of a sticky queue that their node has not taken for too long.
+    """Let all nodes take messages of a sticky queue that their own node has not taken in time.
 
-    Includes the messages of this host. Running sessions release messages of other nodes
-    automatically.
+    Includes the messages of this host. Running sessions do the same automatically for messages of other nodes.
 
     Exit status 1: there was nothing to release.
 

@@ -41,7 +41,9 @@ async def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 uses a free port.")] = 8080,
     anonymous: Annotated[
         list[str] | None,
-        typer.Option("--anonymous", metavar="PERMISSION", help="A permission without a key; may be repeated."),
+        typer.Option(
+            "--anonymous", metavar="PERMISSION", help="A permission for requests without a key; may be repeated."
+        ),
     ] = None,
     rate: Annotated[
         float | None,
@@ -52,7 +54,7 @@ async def serve(
         ),
     ] = None,
     separate_purge: Annotated[
-        bool, typer.Option("--separate-purge", help="Emptying a queue needs purge, instead of poll.")
+        bool, typer.Option("--separate-purge", help="Purging needs the permission purge, instead of poll.")
     ] = False,
     cluster: Annotated[
         str | None,
@@ -128,7 +130,7 @@ async def serve(
 ) -> Exit:
     """Serve the queues and the dashboard over HTTP until SIGINT or SIGTERM.
 
-    Exit status 4: ZooKeeper refuses the credentials, also later: start it again with the new ones.
+    Exit status 4: ZooKeeper refused the credentials, at the start or later: start it again with the new ones.
 
     Needs the extra [bold]http[/bold]. Create a key first: requests without a key have no permissions.
 

@@ -48,7 +48,7 @@ async def top(
 ) -> Exit:
     """Show all queues live; q or Ctrl-C ends it.
 
-    Keys: s sorts by another column, / filters by name, p holds the figures. Rates include all producers and
+    Keys: s sorts by another column, / filters by name, p freezes the figures. Rates include all producers and
     consumers, as ZooKeeper counts them. In a pipe, it prints one table and exits. Each refresh
     lists the queues, which costs the servers time for deep queues; name the queues you need.
 

@@ -14,9 +14,9 @@ async def command(connection: Connection, queues: QueueNames, as_json: AsJson = 
     """Turn bundles off, and store each message in a separate znode.
 
     Bundles that consumers or unfinished Spark writes hold are left: run it again when they have finished. Until then,
-    the queue requires programs that know bundles.
+    the queue requires programs that support bundles.
 
-    Exit status 1: a queue does not exist, or bundles of it are held.
+    Exit status 1: a queue does not exist, or some of its bundles are held.
 
     Example:
     [dim]$ aiozkqueue unbundle orders[/dim]

@@ -29,7 +29,7 @@ async def why(
 ) -> Exit:
     """Explain what happened to a message and why it is where it is.
 
-    The end of a message is known if it is a dead letter or if the queue keeps a history.
+    How a message ended is known if it is a dead letter or if the queue keeps a history.
 
     Exit status 1: nothing is known about the message.
 

@@ -106,7 +106,7 @@ def worker(
     health_host: Annotated[
         str, typer.Option("--health-host", help="The address of --health-port; 0.0.0.0: all.")
     ] = "127.0.0.1",
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file here changes.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when Python files here change.")] = False,
     processes: Annotated[
         int,
         typer.Option(
@@ -124,7 +124,7 @@ def worker(
 
     MODULE:NAME is an aiozkqueue.App; or a function that takes the session, and returns listeners or a context manager
     that yields them; or, with --queue, a handler, whose annotation Delivery[T] is the type of the payload. The
-    connection options replace those of an App. A killed process is replaced; the n-th has the health port plus n - 1.
+    connection options replace those of an App. A killed process is replaced; process n has the health port plus n - 1.
     A second signal cancels the handlers and releases their messages. The exit status is 0 after a signal; otherwise
     it is that of the error of the listener that stopped.
 

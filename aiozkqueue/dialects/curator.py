@@ -33,7 +33,7 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 @dataclass(frozen=True, slots=True)
-class _Curators(Dialect):
+class _CuratorDialect(Dialect):
     """The part that all kinds share."""
 
     compressed: bool = False
@@ -51,7 +51,7 @@ class _Curators(Dialect):
 
 
 @dataclass(frozen=True, slots=True)
-class _Framed(_Curators):
+class _Framed(_CuratorDialect):
     """The part that all kinds except the simple queue share. Frames and gzip differ in their first bytes."""
 
     kind: ClassVar[CuratorKind] = "queue"
@@ -173,7 +173,7 @@ class _Identified(_Framed):
 
 
 @dataclass(frozen=True, slots=True)
-class _Simple(_Curators):
+class _Simple(_CuratorDialect):
     """Bare bytes, no locks. A body may itself be gzip, which is decompressed only if the clients compress."""
 
     kind: ClassVar[CuratorKind] = "simple"
@@ -198,7 +198,7 @@ class _Simple(_Curators):
         return self.prefix
 
 
-_KINDS: Final[dict[str, type[_Curators]]] = {
+_KINDS: Final[dict[str, type[_CuratorDialect]]] = {
     recipe.kind: recipe for recipe in (_Framed, _Prioritized, _Delayed, _Identified, _Simple)
 }
 

@@ -46,4 +46,4 @@ def _text(settings: Mapping[str, JsonValue], field: str) -> str | None:
     value = settings.get(field)
     if value is None or isinstance(value, str):
         return value
-    raise MalformedError(f"the layout of a queue: {field!r} is not a text")
+    raise MalformedError(f"the layout of a queue: {field!r} is not a string")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import StoredConfig
-    from aiozkqueue.queue.candidates.collectors import Earliest, Foremost, ShareCollector
+    from aiozkqueue.queue.candidates.collectors import Earliest, FirstNames, ShareCollector
     from aiozkqueue.queue.state.queue_state import SessionLinks
     from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper, ZooKeeperError
@@ -271,7 +271,7 @@ class ForeignBacklog(Backlog):
         for name in self._arrived:
             self._insert(name)
 
-    def _keep(self, own: Earliest | Foremost) -> None:
+    def _keep(self, own: Earliest | FirstNames) -> None:
         """See `Backlog`."""
         departed, names = self._departed, own.names()
         names.reverse()

@@ -29,7 +29,7 @@ async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str
     if left_out:
         log.warning(
             "queue %r: %s may use it, but may not read the messages that this session puts there: their znodes are "
-            "readable for %s. Connect with an `acl=` that names both",
+            "readable by %s. Connect with an `acl=` that names both",
             queue,
             ", ".join(left_out),
             ", ".join(f"{entry.scheme}:{entry.id.partition(':')[0]}" for entry in own),

@@ -204,7 +204,7 @@ class RegisteredHosts:
 class QueueServiceClient:
     """Queues over HTTP: ``async with QueueServiceClient("http://host:8080", key=...) as queues``.
 
-    Each method raises InvalidOptionError, and sends nothing, if a name is not a text.
+    Each method raises InvalidOptionError, and sends nothing, if a name is not a str.
 
     Args:
         servers: one address, or a source of addresses.
@@ -502,7 +502,7 @@ def _shown(answer: JsonValue) -> str:
 def _name(name: str, what: str = "queue") -> str:
     """Return a name that can be sent. Raises: InvalidOptionError."""
     if not isinstance(cast("object", name), str) or not name or name.encode(errors="replace").decode() != name:
-        msg = f"{what}={name!r}: give a non-empty str that UTF-8 can hold"
+        msg = f"{what}={name!r}: give a non-empty str that UTF-8 can encode"
         raise InvalidOptionError(msg)
     return name
 

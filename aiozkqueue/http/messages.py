@@ -48,7 +48,7 @@ class MessagesResponse(Response):
         gone = scope.get("extensions", {}).get(GONE)
         if self._undelivered is None:
             await self._send(parts, send)
-        elif gone is None:  # another server than ours, which can only be asked before the response
+        elif gone is None:  # a different server, which can only be asked before the response
             await (self._undelivered() if await is_disconnected(Request(scope, receive)) else self._send(parts, send))
         else:
             await self._deliver(parts, send, gone, self._undelivered)

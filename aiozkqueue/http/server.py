@@ -258,7 +258,7 @@ async def _answer(send: Send, status: int, text: bytes, *headers: tuple[bytes, b
     await send({"type": "http.response.body", "body": text})
 
 
-class _OncePerWhile(logging.Filter):
+class _RepeatFilter(logging.Filter):
     """Passes the same line once in `REPEAT_AFTER` seconds, because strangers can cause any number of them."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ class _OncePerWhile(logging.Filter):
         return True
 
 
-_QUIET_LINES: Final = _OncePerWhile()
+_QUIET_LINES: Final = _RepeatFilter()
 
 
 class Server(uvicorn.Server):

@@ -83,7 +83,7 @@ class BusRecord:
         groups = fields.pop("groups", [])
         texts = [group for group in groups if isinstance(group, str)] if isinstance(groups, list) else None
         if texts is None or not isinstance(groups, list) or len(texts) != len(groups):
-            raise MalformedError(f"{_WHAT} are not a list of texts")
+            raise MalformedError(f"{_WHAT} are not a list of strings")
         return cls(tuple(texts), unknown_fields(fields, _WHAT))
 
 

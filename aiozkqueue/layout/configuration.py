@@ -188,7 +188,7 @@ class StoredConfig(QueueConfig):
         return replace(self, priorities={**self.priorities, priority: generations})
 
     @property
-    def gave_up_lanes(self) -> bool:
+    def has_dropped_generations(self) -> bool:
         """Whether older generations, which were empty, are no longer among the `lanes`."""
         return any(oldest for spans in self._generations.values() for oldest, _ in spans.values())
 

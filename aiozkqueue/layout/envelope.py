@@ -6,9 +6,9 @@ the magic bytes, the znode holds::
     f5 7a 71 31 | header length, 4 bytes, most significant first | header, a JSON object in UTF-8 | payload
 
 UTF-8 never begins with ``f5``, so no text is mistaken for an envelope. The header's fields are all optional:
-``headers`` (an object of texts), ``key``, ``group``, ``priority`` (integer), ``enqueued_at`` (milliseconds since 1970),
-``dead`` (``reason``, ``attempts``, ``at``), ``filters`` (an object of texts and integers). Unknown fields are kept when
-the item is rewritten.
+``headers`` (an object of strings), ``key``, ``group``, ``priority`` (integer), ``enqueued_at`` (milliseconds since
+1970), ``dead`` (``reason``, ``attempts``, ``at``), ``filters`` (an object of strings and integers). Unknown fields are
+kept when the item is rewritten.
 
 A header without ``dead`` and ``enqueued_at`` takes up to 32 KiB, and readers accept 64 KiB. So every message that can
 be read can be rewritten with its time of put, and can become a dead letter.
@@ -106,7 +106,7 @@ def encode(payload: bytes, header: Header | None = None) -> bytes:
 
     Raises:
         InvalidOptionError: the header is larger than 32 KiB without its time of put (64 KiB with a dead letter's
-            reason), or has fields of wrong types, or text that UTF-8 cannot hold.
+            reason), or has fields of wrong types, or text that UTF-8 cannot encode.
     """
     fields = None if header is None or header is EMPTY_HEADER else _fields(header)
     if not fields and payload[:4] != MAGIC:
@@ -171,7 +171,7 @@ def _header_text(fields: dict[str, JsonValue]) -> bytes:
     try:
         text = write_object(fields)
     except (ValueError, TypeError) as error:
-        raise InvalidOptionError(f"headers, key and group must be text that UTF-8 can hold: {error}") from error
+        raise InvalidOptionError(f"headers, key and group must be text that UTF-8 can encode: {error}") from error
     limit = OBJECT_LIMIT if "dead" in fields else HEADER_LIMIT + _STAMP * ("enqueued_at" in fields)
     if len(text) > limit:
         raise InvalidOptionError(
@@ -234,7 +234,7 @@ def _dead_letter(value: JsonValue) -> DeadLetter:
 
 def _text(option: str, value: str) -> str:
     if not is_text(value):
-        raise InvalidOptionError(f"{option}: {value!r} is not a text: give a str that UTF-8 can hold")
+        raise InvalidOptionError(f"{option}: {value!r}: give a str that UTF-8 can encode")
     return value
 
 

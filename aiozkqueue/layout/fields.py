@@ -98,19 +98,19 @@ def pop_text(fields: dict[str, JsonValue], field: str, what: str) -> str | None:
     """Remove an optional text from ``fields`` and return it.
 
     Raises:
-        MalformedError: the field is not a text.
+        MalformedError: the field is not a string.
     """
     value = fields.pop(field, None)
     if value is None or isinstance(value, str):
         return value
-    raise MalformedError(f"{what}: {field!r} is not a text")
+    raise MalformedError(f"{what}: {field!r} is not a string")
 
 
 def pop_texts(fields: dict[str, JsonValue], field: str, what: str) -> dict[str, str]:
-    """Remove an optional object of texts from ``fields`` and return it; empty if it is not there.
+    """Remove an optional object of strings from ``fields`` and return it; empty if it is not there.
 
     Raises:
-        MalformedError: the field is not an object of texts.
+        MalformedError: the field is not an object of strings.
     """
     value = fields.pop(field, None)
     if value is None:
@@ -119,7 +119,7 @@ def pop_texts(fields: dict[str, JsonValue], field: str, what: str) -> dict[str, 
         texts = {name: text for name, text in value.items() if isinstance(text, str)}
         if len(texts) == len(value):
             return texts
-    raise MalformedError(f"{what}: {field!r} is not an object of texts")
+    raise MalformedError(f"{what}: {field!r} is not an object of strings")
 
 
 def pop_number(

@@ -65,7 +65,7 @@ def check_tags(queue: str, tags: object) -> dict[str, TagValue]:
     try:
         size = len(encode_tags(checked))
     except ValueError as error:
-        raise InvalidOptionError(f"queue {queue!r}: the tags have text that UTF-8 cannot hold: {error}") from error
+        raise InvalidOptionError(f"queue {queue!r}: the tags have text that UTF-8 cannot encode: {error}") from error
     if size > TAGS_LIMIT:
         raise InvalidOptionError(f"queue {queue!r}: the tags take {size} bytes, more than {TAGS_LIMIT}")
     return checked
@@ -114,7 +114,7 @@ class OrderedEnum:
     """A tag whose values have an order, the lowest first.
 
     Raises:
-        InvalidOptionError: the name is empty, there are no values, or a value is not a text or is repeated.
+        InvalidOptionError: the name is empty, there are no values, or a value is not a str or is repeated.
     """
 
     name: str
@@ -124,7 +124,7 @@ class OrderedEnum:
         _check_name(name)
         chosen = tuple(collection(values, f"OrderedEnum {name!r}: values", "texts"))
         if not chosen or not all(is_text(value) for value in chosen) or len(set(chosen)) != len(chosen):
-            raise InvalidOptionError(f"OrderedEnum {name!r}: {values!r}: give different texts, the lowest first")
+            raise InvalidOptionError(f"OrderedEnum {name!r}: {values!r}: give distinct strings, the lowest first")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "values", chosen)
 
@@ -151,7 +151,7 @@ class OrderedEnum:
 class Filter:
     """A condition on one tag: ``Filter("region", "eq", "eu")`` takes messages whose ``region`` is ``"eu"``.
 
-    ``value`` must have the type of the tag. Texts are compared by code point, and integers by size. With an
+    ``value`` must have the type of the tag. Strings are compared by code point, and integers by size. With an
     `OrderedEnum` instead of the name, its values are compared by its order.
 
     Raises:

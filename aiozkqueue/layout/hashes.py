@@ -15,7 +15,7 @@ def key_hash(key: str) -> str:
     """Return the hash of a key or group for names: the first 160 bits of SHA-256 as 32 lower-case base32 characters.
 
     Raises:
-        InvalidOptionError: the key is not a text that UTF-8 can hold.
+        InvalidOptionError: the key is not a str that UTF-8 can encode.
     """
     try:
         data = key.encode()

@@ -143,7 +143,7 @@ class JobRecord:
 def _with_headers(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
     headers = options.get("headers", {})
     if not isinstance(headers, dict) or not all(isinstance(text, str) for text in headers.values()):
-        msg = "headers is not an object of texts"
+        msg = "headers is not an object of strings"
         raise ValueError(msg)
     return options
 

@@ -504,7 +504,7 @@ def _moment(digits: str) -> int:
 
 def _check_field(field: str, value: str) -> str:
     if not value or "-" in value or "/" in value:
-        raise MalformedError(f"the {field} of an item's name is empty or holds a dash or slash: {value[:_SHOWN]!r}")
+        raise MalformedError(f"the {field} of an item's name is empty or contains a dash or slash: {value[:_SHOWN]!r}")
     return value
 
 

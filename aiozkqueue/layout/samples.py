@@ -107,7 +107,7 @@ class SampleRecord:
             for name, columns in stored.items()
         }
         if any(len(columns) != len(COLUMNS) for columns in queues.values()):
-            raise MalformedError(f"{_WHAT}: a queue has other columns than {', '.join(COLUMNS)}")
+            raise MalformedError(f"{_WHAT}: a queue has columns other than {', '.join(COLUMNS)}")
         return cls(begin, array("q", times), queues)
 
 

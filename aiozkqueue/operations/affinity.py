@@ -89,7 +89,7 @@ async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> in
     return reaped
 
 
-class Neglect(NamedTuple):
+class ReapResult(NamedTuple):
     """The result of a pass of the janitor."""
 
     reaped: int
@@ -97,7 +97,7 @@ class Neglect(NamedTuple):
     """The fact that the next pass gets; see `reassign_neglected`."""
 
 
-async def reassign_neglected(handle: QueueHandle[Runtime], resumed: object) -> Neglect:
+async def reassign_neglected(handle: QueueHandle[Runtime], resumed: object) -> ReapResult:
     """Reassign as `reassign` does, if the nodes have had the time to take their messages since the last pause.
 
     ``resumed`` is that of the last pass: `PAUSED` of a paused queue. The first pass after the pause notes its time, and
@@ -105,15 +105,15 @@ async def reassign_neglected(handle: QueueHandle[Runtime], resumed: object) -> N
     """
     handle.state.invalidate()
     if await handle.state.open_existing() and handle.config.paused:
-        return Neglect(0, PAUSED)
+        return ReapResult(0, PAUSED)
     since: int | None = None
     if resumed == PAUSED:
         since = await server_time(handle.runtime, f"queue {handle.state.name!r}")
     elif isinstance(resumed, int):
         since = resumed
     if since is not None and since > await _latest(handle):
-        return Neglect(0, since)
-    return Neglect(await reassign(handle), None)
+        return ReapResult(0, since)
+    return ReapResult(await reassign(handle), None)
 
 
 async def _latest(handle: QueueHandle[Runtime]) -> int:

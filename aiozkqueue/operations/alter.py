@@ -362,7 +362,7 @@ async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], boo
 
 
 async def updated_places(handle: QueueHandle[Runtime], places: Iterable[str]) -> list[str]:
-    """Return the present places of leased messages of which an update has changed the names; ``places`` are empty.
+    """Return the present places of leased messages whose names an update has changed; ``places`` are empty.
 
     An update changes the name of an item that has the key of its payload. A message that was leased has a record of its
     attempts until it ends, so lanes are listed only for messages that exist.

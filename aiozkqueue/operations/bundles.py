@@ -376,7 +376,7 @@ def _messages_of(state: BundleState | None) -> list[tuple[BundledMessage, int]]:
         return []  # the consumer that takes it makes it a dead letter
 
 
-async def make_room_for(handle: QueueHandle[Runtime], wanted: QueueConfig) -> None:
+async def unbundle_if_excluded(handle: QueueHandle[Runtime], wanted: QueueConfig) -> None:
     """Turn bundles off if the wanted settings exclude them.
 
     Consumers return messages that they do not process within a tenth of a second, so this waits for up to

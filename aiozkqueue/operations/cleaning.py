@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
     from .history_pins import Pins
-    from .orphans import Left
+    from .orphans import OrphanedZnode
 
 
 #: Maximum number of znodes that one pass removes; the next pass continues.
@@ -410,7 +410,7 @@ class _Cleaning:
         return removed
 
     async def hours(self) -> int:
-        """Remove empty hours that are over: of the history, and of the schedule.
+        """Remove empty folders of past hours, of the history and of the schedule.
 
         The server refuses to remove a folder that is not empty, and a client that finds one missing creates it again.
         """
@@ -435,7 +435,7 @@ class _Cleaning:
 
     # -- the changes
 
-    async def _unlock(self, locks: Sequence[Left], version: int) -> int:
+    async def _unlock(self, locks: Sequence[OrphanedZnode], version: int) -> int:
         """Remove timed locks, one after the other; ``version`` is that of their folder before they were read.
 
         A renewed lock has another version. A lock of a consumer may have the same one, if the timed lock was removed by
@@ -452,7 +452,7 @@ class _Cleaning:
             removed += await self._remove([change])
         return removed
 
-    def _forget(self, meta: Left, lock: bytes) -> Sequence[Operation]:
+    def _forget(self, meta: OrphanedZnode, lock: bytes) -> Sequence[Operation]:
         path = self._paths.lock(parse_meta(meta.name) or "-")
         return [
             Create(path, lock),

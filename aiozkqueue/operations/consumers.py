@@ -12,7 +12,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import LockRecord
 from aiozkqueue.layout.processes import ProcessInfo
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.candidates.collectors import Foremost
+from aiozkqueue.queue.candidates.collectors import FirstNames
 from aiozkqueue.queue.commit.unclaimed import read_all, read_sets
 from aiozkqueue.zookeeper import PAGE
 
@@ -111,7 +111,7 @@ async def _read(
 
 async def _held(handle: QueueHandle[Runtime], unreadable: list[AccessDeniedError] | None) -> dict[int, list[str]]:
     """Return the ids of the locks that each ZooKeeper session holds."""
-    locks = (await collect_children(handle, handle.paths.locks, partial(Foremost, LOCKS_READ))).in_order()
+    locks = (await collect_children(handle, handle.paths.locks, partial(FirstNames, LOCKS_READ))).in_order()
     held: defaultdict[int, list[str]] = defaultdict(list)
     while page := list(islice(locks, PAGE)):
         nodes = await _read(handle, [f"{handle.paths.locks}/{name}" for name in page], unreadable)

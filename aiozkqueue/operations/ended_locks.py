@@ -1,4 +1,4 @@
-"""Expired timed locks: leases and backoffs that are over, but that no consumer has removed yet."""
+"""Expired timed locks: leases and backoffs that have ended, but that no consumer has removed yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Count:
-    """Counts the due nodes whose time is over."""
+    """Counts the due nodes whose time has passed."""
 
     def __init__(self, now: int) -> None:
         self._now = now
@@ -35,7 +35,7 @@ class _Count:
 
 
 async def count_ended(handle: QueueHandle[Runtime]) -> int:
-    """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
+    """Count the timed locks whose time has passed. This lists all timed locks. Raises: AccessDeniedError."""
     now = await shown_time(handle.runtime)
     return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
 

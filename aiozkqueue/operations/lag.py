@@ -32,7 +32,7 @@ class Lag:
         """Return the numbers of waiting, held, delayed and dead messages, at most some seconds old.
 
         Messages of the current hour that are not due yet are found by a listing only, so they count as delayed until
-        the hour is over. A reading lists the names of a queue's lanes if it has had bundles, and nothing otherwise.
+        the hour has passed. A reading lists the names of a queue's lanes if it has had bundles, and nothing otherwise.
 
         Raises: AccessDeniedError, PayloadError.
         """

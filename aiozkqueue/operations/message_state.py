@@ -83,7 +83,7 @@ class MessageState:
     """How the last attempt failed."""
     ended_at: datetime | None = None
     reason: str = ""
-    """Why it is dead or failed."""
+    """Why it became a dead letter or was dropped."""
 
 
 async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageState:

@@ -9,7 +9,7 @@ A Curator item may hold several messages, which become one message each. When th
 the multi moves the first of them and leaves the item with the others, at its version.
 
 The server counts another program's items from 0 again after it has removed their empty parent. A name and version may
-then belong to another item than the one that was read. So an item of such a queue is moved only in the ZooKeeper
+then belong to a different item from the one that was read. So an item of such a queue is moved only in the ZooKeeper
 session in which it was read, and not after a long wait for capacity.
 """
 
@@ -301,7 +301,7 @@ class Mover:
 async def survey(runtime: Runtime, source: QueueState, target: QueueState) -> int:
     """Check that the target supports every message in the source; return the number after the last item there.
 
-    For queues of which at least one is another program's.
+    For moves in which at least one queue is another program's.
 
     Raises:
         InvalidOptionError, MessageTooLargeError, PayloadError: a message cannot be moved.

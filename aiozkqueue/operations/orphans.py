@@ -30,7 +30,7 @@ SLOT_LIFETIME: Final = 24 * 3600.0
 ORPHAN_AGE: Final = 30.0
 
 
-class Left(NamedTuple):
+class OrphanedZnode(NamedTuple):
     """An orphaned znode and its data."""
 
     name: str
@@ -40,11 +40,11 @@ class Left(NamedTuple):
 class Locks(NamedTuple):
     """Locks that are orphaned or overdue."""
 
-    endless: list[Left]
+    endless: list[OrphanedZnode]
     """Locks that end neither with a session nor at a time."""
-    unannounced: list[Left]
+    unannounced: list[OrphanedZnode]
     """Timed locks without the due node that ends them."""
-    orphans: list[Left]
+    orphans: list[OrphanedZnode]
     """Locks whose item is gone."""
     overdue: int
     """The number of locks that should have been removed a while ago."""
@@ -53,7 +53,7 @@ class Locks(NamedTuple):
 async def bad_locks(
     zookeeper: ZooKeeper, paths: QueuePaths, locks: Iterable[str], now: float, orphans: Collection[str] = ()
 ) -> AsyncIterator[Locks]:
-    """Check these locks at a time (seconds since 1970), given the ids among them of which no item has been found.
+    """Check these locks at a time (seconds since 1970), given those of the ids for which no item was found.
 
     Like each search of this module, it reads a page at a time, and yields the findings of the page.
     """
@@ -85,13 +85,13 @@ async def _bad_locks(
         if is_batch_lock(message_id):
             continue  # of a batch that is not complete, maybe before its first item
         if message_id in orphans and now - node.stat.ctime / 1000 > ORPHAN_AGE:
-            found.orphans.append(Left(name, node))
+            found.orphans.append(OrphanedZnode(name, node))
         elif node.stat.ephemeral_owner or is_of_ledger(record):
             continue
         elif end is None:
-            found.endless.append(Left(name, node))
+            found.endless.append(OrphanedZnode(name, node))
         elif due is None:
-            found.unannounced.append(Left(name, node))
+            found.unannounced.append(OrphanedZnode(name, node))
         else:
             overdue += now - end / 1000 > ORPHAN_AGE
     return found._replace(overdue=overdue)
@@ -116,17 +116,17 @@ def record_id(name: str) -> str | None:
 
 async def orphan_metas(
     zookeeper: ZooKeeper, paths: QueuePaths, metas: Iterable[str], is_orphan: Callable[[str | None], bool]
-) -> AsyncIterator[list[Left]]:
+) -> AsyncIterator[list[OrphanedZnode]]:
     """Find the attempt records whose item does not exist, judged by its id; they were listed before the items."""
     for page in _pages(metas):
         yield await still_existing(zookeeper, paths.metas, [name for name in page if is_orphan(record_id(name))])
         await asyncio.sleep(0)
 
 
-async def still_existing(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[Left]:
+async def still_existing(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[OrphanedZnode]:
     """Return those that still exist."""
     nodes = await read_pages(zookeeper, [f"{folder}/{name}" for name in names])
-    return [Left(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+    return [OrphanedZnode(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
 class OldClient(NamedTuple):

@@ -235,7 +235,7 @@ async def _count_gone(
     if config.scheduled:
         with kept(unreadable), suppress(NoNodeError), translate_denials(handle.name):
             gone += read_removed((await zookeeper.read(paths.later)).data)
-    if config.gave_up_lanes:
+    if config.has_dropped_generations:
         with kept(unreadable):
             names = await list_children(handle, paths.lanes)
             former = {paths.items, *(f"{paths.lanes}/{name}" for name in names)}.difference(map(paths.at, config.lanes))

@@ -8,8 +8,8 @@ Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. Fr
 ``commit``             all-or-nothing writes, each applied exactly once
 ``state``              a session's knowledge of a queue: configuration, lanes, claims
 ``redelivery``         timed locks: the backoff and the lease of a message that was not finished
-``candidates``         pure: what could be claimed, and in what order
-``message`` ``options`` ``outcome`` ``destination``   the words of callers
+``candidates``         what could be claimed, and in what order; mostly pure
+``message`` ``options`` ``outcome`` ``destination``   the types that callers use
 
 Values enter through `put.prepare`, and messages leave through `claim.deliver`. `aiozkqueue.session` has the objects
 that users hold. Nothing here knows aiozk: every request goes through `aiozkqueue.zookeeper.ZooKeeper`.

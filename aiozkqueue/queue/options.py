@@ -123,7 +123,7 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
         wait = required_seconds(delay, f"queue {queue!r}: delay")
         return wait or None, None
     if delay is not None:
-        msg = f"queue {queue!r}: delay and at exclude each other; give one of them"
+        msg = f"queue {queue!r}: delay and at cannot be combined; give one of them"
         raise InvalidOptionError(msg)
     if not isinstance(at, datetime) or at.utcoffset() is None:
         msg = (

@@ -112,7 +112,7 @@ class Pace:
         return moment - self._clock.monotonic() <= NEAR + self._lead
 
     def _forget_passed(self) -> None:
-        """Forget the slots whose time is over: their listener is idle, or its process was suspended.
+        """Forget the slots whose time has passed: their listener is idle, or its process was suspended.
 
         The call for which the first of them was reserved may begin at once if no other has followed.
         """

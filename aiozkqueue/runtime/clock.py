@@ -228,7 +228,7 @@ class ServerClock:
         assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: the result of SetData
         self.observe(stat.mtime, sent)
 
-    def then(self, moment: float) -> int:
+    def time_at(self, moment: float) -> int:
         """Return the server's time at a moment of `Clock.monotonic`, at or after its true value."""
         if self._most.best is None:
             return ceil((self._clock.time() + moment - self._clock.monotonic()) * 1000)
@@ -236,7 +236,7 @@ class ServerClock:
 
     def latest(self) -> int:
         """Return the server's time now, at or after its true value."""
-        return self.then(self._clock.monotonic())
+        return self.time_at(self._clock.monotonic())
 
     async def learned(self, path: str) -> int:
         """Return the server's time; without a recent sample, write empty data to the znode at ``path`` to take one.

@@ -65,7 +65,7 @@ def start_task(
 class TaskOwner:
     """A task group that lives in its own task.
 
-    It can be closed from another task than the one that opened it. A failure inside neither cancels the body that uses
+    It can be closed from a task other than the one that opened it. A failure inside neither cancels the body that uses
     it nor wraps that body's exceptions: it is stored in `failure` and passed to ``on_failure``. If other code cancels
     one of the tasks, all of them end, and that counts as a failure too.
     """

@@ -281,7 +281,7 @@ class NotificationQueue(Generic[T]):
             tx: schedule the event with the commit of this transaction or delivery; None: at once.
 
         Raises:
-            InvalidOptionError: the date has no time zone, a key is not a text, or only the first key is given.
+            InvalidOptionError: the date has no time zone, a key is not a str, or only the first key is given.
             QueueFullError: the queue has a maximum size, and no capacity.
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, NotCommittedError, SessionClosedError, WrongLoopError.
@@ -356,7 +356,7 @@ class NotificationQueue(Generic[T]):
             search_key2: likewise.
             tx: make the change a part of this commit, which raises ConflictError if the entry is taken before.
 
-        Raises: InvalidOptionError: a key is not a text, or only the first key is given; PayloadError,
+        Raises: InvalidOptionError: a key is not a str, or only the first key is given; PayloadError,
         MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError,
         SessionClosedError, WrongLoopError.
         """
@@ -574,7 +574,7 @@ def _subject(service: str, name: str) -> str:
 
 
 def _exists_already(service: str, name: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"service {service!r} has a notification queue {name!r} already; get it")
+    return AlreadyExistsError(f"service {service!r} already has a notification queue {name!r}; open it with `get`")
 
 
 def _settings(policy: Policy, *, recorded: bool) -> QueueConfig:

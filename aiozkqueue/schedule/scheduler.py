@@ -250,8 +250,8 @@ class Scheduler:
             return await self._put(name, record, version, due)
         if record.last - now > AHEAD:
             text = (
-                "job %s: nothing is put until %s, up to which its occurrences are decided: the clock of ZooKeeper's "
-                "leader was set back; to continue now, remove the job and declare it again"
+                "job %s: its occurrences up to %s are already decided, so nothing is put until then: the clock of "
+                "ZooKeeper's leader was set back; to continue now, remove the job and declare it again"
             )
             log.warning(text, name, _date(record.last), extra={"job": name, "queue": record.queue})
         following = next(cron.after(record.last), None)
@@ -354,7 +354,7 @@ def _first_of(
             decisions[-1] = decisions[-1][0], occurrence
             continue
         weight += weigh_put(put)
-        if puts and weight > min(TOGETHER_BYTES, runtime.surely_small):
+        if puts and weight > min(TOGETHER_BYTES, runtime.safe_size):
             break
         puts.append(put)
         decisions.append((occurrence, occurrence))

@@ -56,7 +56,7 @@ class Criteria(NamedTuple):
 def search_field(key1: str | None, key2: str | None) -> str | None:
     """Return the field of a notification with these keys; None: it has no key.
 
-    Raises: InvalidOptionError: a key is not a text, or the second one is missing.
+    Raises: InvalidOptionError: a key is not a str, or the second one is missing.
     """
     check_texts(search_key1=key1, search_key2=key2)
     key1, key2 = (None if key is None else plain(key) for key in (key1, key2))
@@ -70,10 +70,10 @@ def search_field(key1: str | None, key2: str | None) -> str | None:
 
 
 def check_texts(**options: object) -> None:
-    """Refuse a key or token that is not a text. Raises: InvalidOptionError."""
+    """Refuse a key or token that is not a str. Raises: InvalidOptionError."""
     for option, given in options.items():
         if given is not None and (not isinstance(given, str) or given.encode(errors="replace").decode() != given):
-            msg = f"{option}={given!r}: give a str that UTF-8 can hold"
+            msg = f"{option}={given!r}: give a str that UTF-8 can encode"
             raise InvalidOptionError(msg)
 
 

@@ -14,7 +14,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``batch``              several messages for one call of a handler
 ``delivery`` ``leases``   messages that are held without a transaction
 ``transaction``        puts and takes that take effect together, and how takes get their messages
-``administration``     the tools of operators: `Queue.admin`, `QueueSession.admin`
+``administration``     administration for operators: `Queue.admin`, `QueueSession.admin`
 ``undo``               the undoing of work after an error
 ``failures``           the errors of handlers and of settlements, and their log
 ``direct_puts``        puts outside a transaction, many at a time or in a bounded queue

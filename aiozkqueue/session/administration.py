@@ -1,4 +1,4 @@
-"""The tools of operators: `Queue.admin` and `QueueSession.admin`."""
+"""Administration for operators: `Queue.admin` and `QueueSession.admin`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ log: Final = logging.getLogger(__name__)
 
 
 class QueueAdmin:
-    """The tools of operators for one queue: `Queue.admin`.
+    """Administration of one queue, for operators: `Queue.admin`.
 
-    They show and release the messages that consumers, streams, writers and audits hold.
+    It shows and releases the messages that consumers, streams, writers and audits hold.
     """
 
     __slots__ = ("_unchecked",)
@@ -114,8 +114,8 @@ class QueueAdmin:
         """Store each message in a separate znode again; return the number of remaining bundles.
 
         This sets ``bundle=1`` and replaces each bundle by its messages as single items. Bundles remain while
-        consumers or unfinished Spark writes hold them. Until then, the configuration requires programs that know
-        bundles: call this again until it returns 0.
+        consumers or unfinished Spark writes hold them. Until then, the configuration requires programs that
+        support bundles: call this again until it returns 0.
 
         Raises: AccessDeniedError, ConfigConflictError, PayloadError, NotCommittedError, OutcomeUnknownError,
         SessionClosedError, WrongLoopError.
@@ -183,7 +183,7 @@ class QueueAdmin:
         two hours.
 
         Args:
-            force: delete the queue also if it holds messages or dead letters, which are lost, if other sessions
+            force: delete the queue even if it holds messages or dead letters, which are lost, if other sessions
                 or Spark streams consume it, or if there are other znodes below its own. Of these, only the messages
                 of a queue of Curator or kazoo with the same path are kept.
 
@@ -220,7 +220,7 @@ class QueueAdmin:
 
 
 class SessionAdmin:
-    """The tools of operators for the queues below a session's root: `QueueSession.admin`."""
+    """Administration of the queues below a session's root, for operators: `QueueSession.admin`."""
 
     __slots__ = ("_unchecked",)
 
@@ -270,7 +270,7 @@ class SessionAdmin:
     async def clean(self, *queues: str) -> list[Cleaned]:
         """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
 
-        The session's janitor does the same at the queues' intervals: it ends delays and leases that are over, and
+        The session's janitor does the same at the queues' intervals: it ends expired delays and leases, and
         removes history past its lifetime and the remains of deleted messages and hours. Several sessions may do it at
         once. One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
 

@@ -60,7 +60,7 @@ class Batch(Sequence[Message[T_co]]):
 
     @property
     def lost(self) -> bool:
-        """Whether the messages are known to be lost, so that the commit must fail: their ZooKeeper session is over."""
+        """Whether the messages are known to be lost, so the commit must fail: their ZooKeeper session has ended."""
         return self._work.lost
 
     def fail(self, message: Message[Any], error: Exception) -> None:

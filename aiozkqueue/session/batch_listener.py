@@ -117,7 +117,7 @@ class BatchListener(Listener[T_co]):
         weight = fitting = 0
         for claim in claims:
             weight += weigh(claim, CONSUME)
-            if fitting and weight > self._runtime.surely_small:
+            if fitting and weight > self._runtime.safe_size:
                 break
             fitting += 1
         dispatcher.releases.release(claims[fitting:])

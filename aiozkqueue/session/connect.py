@@ -172,7 +172,7 @@ def connect(
         node: the name by which queues with `QueueConfig.affinity` keep messages together, by default the host's name.
             Use one name for all sessions that may take each other's messages, and the same after a restart.
         name: a name of up to 100 characters for this session, such as the service's, which lists of consumers show
-            with the host and the process. Several sessions may have the same.
+            with the host and the process. Several sessions may share a name.
         tracing: whether OpenTelemetry traces messages, whose headers then contain the context (see
             `aiozkqueue.tracing`). By default it does if the program has set up a tracer provider before it connects.
 

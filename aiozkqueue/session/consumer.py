@@ -76,8 +76,8 @@ _MOVES: dict[LoopState, tuple[LoopState, ...]] = {
 class Consumer(Generic[T]):
     """Iterates over the messages of a queue.
 
-    A delivery that the loop body has not settled is committed when the loop asks for the next one. If the loop is left
-    by ``break``, an exception or a cancellation, the delivery is rolled back. This is reliable only under ``async with
+    A delivery that the loop body has not settled is committed when the loop asks for the next one. If the loop ends
+    with ``break``, an exception or a cancellation, the delivery is rolled back. This is reliable only in ``async with
     queue.consume() as deliveries``: without it, the time depends on when Python closes the loop. The loop continues
     after lost connections and sessions.
     """

@@ -80,7 +80,7 @@ MOST_QUEUES = 1000
 #: Bytes of the largest request that are reserved for the other operations of a transaction with puts.
 PUTS_MARGIN = 32 * 1024
 #: The exact size is not computed for requests whose estimate is below this share of the server's limit.
-SURELY_SMALL = 0.5
+SAFE_SHARE = 0.5
 
 
 #: Seconds for which a call waits for a server that does not answer, by default.
@@ -218,14 +218,14 @@ class SessionCore:
         """The largest item that can be put and still be dead-lettered, bytes."""
         self.max_puts: int = max(limit - PUTS_MARGIN, limit // 2)
         """The largest total size of all puts of one transaction, bytes."""
-        self.surely_small: float = SURELY_SMALL * limit
+        self.safe_size: float = SAFE_SHARE * limit
         """The largest estimate of a write that certainly fits into one request, bytes."""
 
     @property
     def grace(self) -> float:
         """How long a caller waits for an operation that no deadline limits, such as a rollback, seconds.
 
-        It is the time for which no server may answer until the ZooKeeper session is over: one session timeout, less the
+        The ZooKeeper session ends if no server answers for this time: one session timeout, less the
         time without an answer so far, because several such waits follow each other when a program stops.
         """
         timeout = self.zookeeper.session_timeout

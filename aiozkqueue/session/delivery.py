@@ -77,7 +77,7 @@ class Settling(Protocol):
         ...
 
     def reply(self, address: ReplyAddress, value: object) -> None:
-        """Reply by the commit."""
+        """Send a reply with the commit."""
         ...
 
     async def commit(self, timeout: float | None) -> None:
@@ -93,7 +93,7 @@ class Settling(Protocol):
         ...
 
     async def settle_failed(self, error: BaseException) -> None:
-        """Settle by the error that ended the handler."""
+        """Settle the message according to the error that ended the handler."""
         ...
 
     async def give_up(self, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException) -> None:
@@ -135,7 +135,7 @@ class Delivery(Message[T_co]):
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is known to be lost, so that a commit must fail: its ZooKeeper session is over."""
+        """Whether the claim is known to be lost, so that a commit must fail: its ZooKeeper session has ended."""
         return self._settling.lost
 
     @overload
@@ -219,7 +219,7 @@ class Delivery(Message[T_co]):
             await self._settle_failed(error)
 
     async def _settle_failed(self, error: BaseException) -> None:
-        """Settle by the error that ended the handler: `Retry`, `Reject`, or any other."""
+        """Settle the message according to the error that ended the handler: `Retry`, `Reject`, or any other."""
         error = only_of(error)
         if not isinstance(error, Retry) or error.schedule is None:
             await self._settling.settle_failed(error)
@@ -286,7 +286,7 @@ class WorkSettling:
         await self._reject(reason)
 
     async def settle_failed(self, error: BaseException) -> None:
-        """Settle by the error that ended the handler."""
+        """Settle the message according to the error that ended the handler."""
         if isinstance(error, Retry):
             await self._retry(error)
         elif isinstance(error, Reject):

@@ -55,7 +55,7 @@ async def send_many(
     puts, ids = await _prepare_many(runtime, queue, values, options)
     start, together = 0, MANY
     while start < len(puts):
-        part = _first_part(puts[start : start + together], min(MANY_BYTES, runtime.surely_small))
+        part = _first_part(puts[start : start + together], min(MANY_BYTES, runtime.safe_size))
         end = start + len(part)
         try:
             await send_puts(runtime, part, deadline)

@@ -140,7 +140,7 @@ class Leases(Generic[T]):
         A lease that has ended, or never existed, is created again, except that of a message of a group, because another
         message of the group may be first by now. A message that a transaction or delivery holds is not changed, and a
         message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are available at once. A
-        token names a message, so an old token ends the lease of a later taker too; `release` does not.
+        token names a message, so an old token ends the lease of a later holder too; `release` does not.
 
         Raises: as `acknowledge`.
         """
@@ -157,9 +157,9 @@ class Leases(Generic[T]):
 
     @changes
     async def release(self, leases: Iterable[Lease[T]]) -> None:
-        """End these leases, so that the messages are available at once. A lease that is over is skipped.
+        """End these leases, so that the messages are available at once. A lease that has ended is skipped.
 
-        A lease is also over if its message has been taken again.
+        A lease has also ended if its message has been taken again.
 
         Raises: as `acknowledge`.
         """

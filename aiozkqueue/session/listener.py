@@ -54,7 +54,7 @@ LOGGED_EVERY: Final = 300.0
 
 @dataclass(slots=True)
 class HandlingCounts:
-    """The life of a listener in figures."""
+    """The figures of a listener since its start."""
 
     begun: bool = False
     handled: int = 0

@@ -46,12 +46,12 @@ class ListenerOptions(TypedDict, total=False):
     """Take only messages whose tags match."""
 
     rate: float | None
-    """The maximum number of handler calls that begin in a second, over all sessions; no limit by default. The limit is
+    """The maximum number of handler calls that begin in a second, in all sessions; no limit by default. The limit is
     kept in ZooKeeper. Up to a quarter of a second's calls may begin early or late.
     """
     rate_name: str | None
     """The name of the limit ``rate``: all listeners with this name share it. By default the name of the queue, or
-    a name that is made of the path of another program's queue.
+    a name derived from the path of another program's queue.
     """
     per_process_rate: float | None
     """The maximum number of calls of the handler that begin in a second in this listener; no limit by default."""

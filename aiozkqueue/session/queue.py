@@ -23,7 +23,7 @@ from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
 from aiozkqueue.operations import alter, stats
 from aiozkqueue.operations.alter import AlterationTarget
 from aiozkqueue.operations.budget import BUDGET
-from aiozkqueue.operations.bundles import make_room_for
+from aiozkqueue.operations.bundles import unbundle_if_excluded
 from aiozkqueue.operations.dead_letters import DeadLetters
 from aiozkqueue.operations.history import read_history
 from aiozkqueue.operations.message_state import MessageState, state_of
@@ -229,8 +229,8 @@ class Queue(Destination[T]):
             policy: the redelivery policy, stored with the queue if it has none yet.
             prefetch: the maximum number of messages claimed ahead of the loop.
             settle: ``"next"``: the loop commits a delivery when it asks for the next one. ``"explicit"``: the loop
-                does not settle deliveries; an unsettled message stays locked until the session ends, which logs how
-                many there were.
+                does not settle deliveries; an unsettled message stays locked until the session ends. The session then
+                logs the number of unsettled messages.
             until_idle: end the loop when no message has arrived for this many seconds (0: when the queue is empty) and
                 its own commits have been answered. Messages that it could not commit, or that it put into this queue
                 itself, are delivered before. None: run forever.
@@ -436,7 +436,7 @@ class Queue(Destination[T]):
             msg = f"configure takes a QueueConfig, not {type(config).__name__}"
             raise InvalidOptionError(msg)
         try:
-            await self._state.configure(config, partial(make_room_for, self._handle, config))
+            await self._state.configure(config, partial(unbundle_if_excluded, self._handle, config))
         except NotFoundError as error:
             raise NotFoundError(await absence(self._core, self.name)) from error
 
@@ -447,7 +447,7 @@ class Queue(Destination[T]):
 
     @property
     def admin(self) -> QueueAdmin:
-        """The tools of operators for this queue. Raises: SessionClosedError, WrongLoopError."""
+        """Administration of this queue, for operators. Raises: SessionClosedError, WrongLoopError."""
         return QueueAdmin(self._handle)
 
     @property

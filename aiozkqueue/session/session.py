@@ -305,7 +305,7 @@ class QueueSession:
             return False
 
     def on_connection_state(self, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
-        """Call back with each change of the connection, as Curator's ``ConnectionStateListener`` does.
+        """Call ``callback`` on each change of the connection, as Curator's ``ConnectionStateListener`` does.
 
         SUSPENDED: there is no connection; other consumers may get this session's messages. RECONNECTED: the connection
         is back. LOST: the server has ended the ZooKeeper session and removed all its locks; a new session follows,
@@ -331,8 +331,8 @@ class QueueSession:
             autocommit: False: the block must call `Transaction.commit` itself. If it ends without a commit, the
                 transaction rolls back, with an `UncommittedWarning` if that undoes anything.
             commit_timeout: how many seconds the commit at the end of the block may take, as the ``timeout`` of
-                `Transaction.commit`. None: until a server answers, which is suitable for workers, but not for requests
-                of users.
+                `Transaction.commit`. None: until a server answers, which is suitable for workers, but not for user
+                requests.
 
         Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it;
             InvalidOptionError: the timeout is invalid, or is given with ``autocommit=False``.
@@ -418,7 +418,7 @@ class QueueSession:
 
     @property
     def admin(self) -> SessionAdmin:
-        """The tools of operators for all queues. Raises: SessionClosedError, WrongLoopError."""
+        """Administration of all queues, for operators. Raises: SessionClosedError, WrongLoopError."""
         return SessionAdmin(self._core)
 
     async def outcome(self, transaction_id: str, *, timeout: Seconds | None = None) -> Outcome:

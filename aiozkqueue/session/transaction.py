@@ -90,7 +90,7 @@ class Transaction:
             ConnectionLostError: there was no connection at the end of ``timeout``; with 0, no server answered within
                 the session's ``operation_timeout``.
             TransactionClosedError: the transaction has been settled.
-            SessionExpiredError: the ZooKeeper session of the messages taken before is over.
+            SessionExpiredError: the ZooKeeper session of the messages taken before has ended.
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, PayloadError, ConfigConflictError, SessionClosedError, WrongLoopError,
             InvalidOptionError.
@@ -110,7 +110,7 @@ class Transaction:
     async def take_many(
         self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> list[Message[T]]:
-        """Lock up to ``limit`` messages, which the commit removes; return none after ``timeout`` seconds without any.
+        """Lock up to ``limit`` messages, which the commit removes; return [] if none comes within ``timeout`` seconds.
 
         It waits for the first message only, and then returns all that are available. If the servers stop answering
         after it has locked some messages, it returns those by the end of ``timeout``.
@@ -224,7 +224,7 @@ class Transaction:
         Raises:
             NotCommittedError: nothing was applied, so the work can safely be repeated. Usually it is one of the next
                 seven errors.
-            SessionExpiredError: the ZooKeeper session of the messages taken is over.
+            SessionExpiredError: the ZooKeeper session of the messages taken has ended.
             ClaimLostError: the lock of a message taken was removed or taken over, or its queue was deleted.
             ItemNotEmptyError: a message taken cannot be removed, because znodes were created below it.
             TransactionTooLargeError: it is larger than one ZooKeeper request may be.
@@ -236,8 +236,8 @@ class Transaction:
                 returns it later.
             AccessDeniedError, PayloadError: nothing was applied; the error names the cause, which repeating the work
                 does not remove.
-            ConfigConflictError: nothing was applied: a queue that was put to stores another policy than its program
-                names. Later calls follow the stored policy.
+            ConfigConflictError: nothing was applied: a queue that was put to stores a policy other than the one its
+                program names. Later calls follow the stored policy.
             TransactionClosedError, SessionClosedError, InvalidOptionError, WrongLoopError.
         """
         await self._work.commit(seconds(timeout, "timeout"))
@@ -437,7 +437,7 @@ async def _deliver(work: UnitOfWork, queue: Destination[Any], claims: list[Claim
     """Deliver claims to a unit of work, which then holds them; return those that can be delivered within ``limit`` s.
 
     Raises:
-        SessionExpiredError: the session of its claims is over. If it has none yet, this returns none instead.
+        SessionExpiredError: the session of its claims has ended. If it has none yet, this returns none instead.
         TransactionClosedError: it has been settled in the meantime.
     """
     try:

@@ -178,7 +178,7 @@ class UnitOfWork:
 
     @property
     def lost(self) -> bool:
-        """Whether its claims are known to be lost: their ZooKeeper session is over."""
+        """Whether its claims are known to be lost: their ZooKeeper session has ended."""
         generation = self.generation
         return generation is not None and generation != self.runtime.zookeeper.generation
 
@@ -285,7 +285,7 @@ class UnitOfWork:
         return alteration is not None and alteration.removes
 
     def reply_with(self, reply: Part) -> None:
-        """Reply by the commit; replaces an earlier reply. Raises: TransactionClosedError."""
+        """Send a reply with the commit; it replaces an earlier reply. Raises: TransactionClosedError."""
         self.require_open()
         self._reply = reply
 
@@ -373,7 +373,7 @@ class UnitOfWork:
             atomic_write = AtomicWrite(self.id, self._part(), self._commit_settled)
             # A trial composition would replace the changes of another write in progress about the same bundle. The
             # committer composes one at a time, and refuses those that are too large.
-            if atomic_write.part.weight > runtime.surely_small and not atomic_write.part.chains:
+            if atomic_write.part.weight > runtime.safe_size and not atomic_write.part.chains:
                 self._refuse_too_large(atomic_write)
             runtime.committer.submit(atomic_write)
         if self._reservation is not None:
@@ -611,7 +611,7 @@ class UnitOfWork:
         self._atomic_write = None  # its puts refer to this: a reference cycle would burden the garbage collector
 
     def _release_claims(self, release: Release) -> None:
-        """Drop the puts, and send the release of all claims, until it is applied or the session is over."""
+        """Drop the puts, and send the release of all claims, until it is applied or the session has ended."""
         self.drop_puts()
         self._free_capacity()
         runtime = self.runtime

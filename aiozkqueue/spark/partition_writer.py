@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.batches.ended_writes import NOT_KNOWN, Made
+from aiozkqueue.batches.ended_writes import UNKNOWN_ORIGIN, AttemptOrigin
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, TransactionTooLargeError
 from aiozkqueue.operations.batch_writers import marks_of
@@ -61,7 +61,7 @@ class BatchIdentity(NamedTuple):
     writer: str
     number: int
     run: str
-    made: Made = NOT_KNOWN
+    made: AttemptOrigin = UNKNOWN_ORIGIN
 
 
 class PartitionWriter:
@@ -107,7 +107,7 @@ class PartitionWriter:
         most = link.options.rows
         if state.snapshot.capacity is not None:
             most = min(most, credits_of(state.config.max_size or 1))
-        most_bytes = min(MOST_BYTES, link.runtime.surely_small)
+        most_bytes = min(MOST_BYTES, link.runtime.safe_size)
         puts = _fitting(self._puts_of(self._waiting[:most]), most_bytes)
         digest = self._digest.copy()
         digest.update(_contents(self._waiting[: len(puts)]))
@@ -127,7 +127,7 @@ class PartitionWriter:
         except FencedError as error:
             await self._renew(error)
         except TransactionTooLargeError:
-            if len(puts) == 1 or link.runtime.surely_small >= most_bytes:
+            if len(puts) == 1 or link.runtime.safe_size >= most_bytes:
                 raise  # otherwise the limit has turned out to be lower, and the next write has fewer rows
         else:
             self._progress, self._passed, self._digest = after, after.rows, digest
@@ -190,7 +190,7 @@ class PartitionWriter:
     def _differing_rows(self) -> InvalidOptionError:
         return InvalidOptionError(
             f"queue {self._link.options.queue!r}: the first {self._progress.rows} rows of a partition are stored, but "
-            "this task got other rows. Write rows in a fixed order and in the same number of partitions (sort them, or "
+            "this task got different rows. Write rows in a fixed order and in the same number of partitions (sort or "
             "checkpoint them first). The stored rows of this batch are removed, so that it can be written again"
         )
 

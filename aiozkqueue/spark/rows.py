@@ -105,7 +105,7 @@ class RowEncoder:
             msg = "a date or a time of a row is not in the years 1 to 9999: convert it to a string yourself"
             raise PayloadError(msg) from error
         except UnicodeDecodeError as error:
-            msg = f"a text of a row is not UTF-8: use a binary column, or make_valid_utf8: {error}"
+            msg = f"a string in a row is not UTF-8: use a binary column, or make_valid_utf8: {error}"
             raise PayloadError(msg) from error
         return [self._row(values) for values in rows]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from aiozkqueue.batches.ended_writes import Made, end_attempts
+from aiozkqueue.batches.ended_writes import AttemptOrigin, end_attempts
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.operations.batch_writers import began_by
 
@@ -51,7 +51,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidOptionError(msg)
         self._schema = schema
         self._options = options
-        self._made = Made(origin, moment())
+        self._made = AttemptOrigin(origin, moment())
         RowEncoder(schema, options.id_column)  # refuses bad columns before anything runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -98,7 +98,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
                 log.error("queue %s: a batch failed; its %d stored rows were removed", queue, removed, extra=extra)
 
 
-async def _ended(link: Link, made: Made, batch: int) -> list[str]:
+async def _ended(link: Link, made: AttemptOrigin, batch: int) -> list[str]:
     """End the attempts at a batch whose query is not known; return the names of the writers that have begun one."""
     handle = link.handle
     await end_attempts(handle, batch, made)

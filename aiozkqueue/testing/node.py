@@ -206,9 +206,9 @@ class EmbeddedNode:
         """
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + _GONE
-        while not _stands_still(self.pid):
+        while not _is_stopped(self.pid):
             if time.monotonic() > deadline:
-                text = f"the ZooKeeper server {self.hosts} did not stand still within {_GONE:g} s"
+                text = f"the ZooKeeper server {self.hosts} could not be stopped within {_GONE:g} s"
                 raise RuntimeError(text)
             time.sleep(_MOMENT)
 
@@ -251,7 +251,7 @@ class EmbeddedNode:
         return "\n".join(text.splitlines()[-40:])
 
 
-def _stands_still(pid: int) -> bool:
+def _is_stopped(pid: int) -> bool:
     """Return whether all threads of a process have stopped; True on systems without /proc."""
     for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended

@@ -242,7 +242,7 @@ class FaultProxy:
 
     async def __aenter__(self) -> Self:
         started = asyncio.Event()
-        # Fixtures may exit in another task than they entered in, which a task group does not allow.
+        # Fixtures may exit in a task other than the one they entered in, which a task group does not allow.
         self._owner = asyncio.create_task(self._own_tasks(started), name=f"{type(self).__name__} for {self._target}")
         await started.wait()
         try:

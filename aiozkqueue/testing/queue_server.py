@@ -72,7 +72,7 @@ class SimulatedServer(QueueServer):
         if self._cluster is None:
             self._cluster = make_cluster(clock=self._clock)
         elif self._cluster.ensemble.loop is not asyncio.get_running_loop():
-            msg = "the simulated server lives on the event loop of its first session; use one loop in a test"
+            msg = "the simulated server belongs to the event loop of its first session; use one loop in a test"
             raise WrongLoopError(msg)
         timeout = required_seconds(session_timeout, "session_timeout")
         async with self._cluster.connect(session_timeout=timeout) as session:

@@ -168,7 +168,7 @@ class EmbeddedEnsemble:
         # Check all servers in each round: the live servers of an ensemble wait forever for one that could not start.
         while waiting := [node.hosts for node in nodes if not node.serves()]:
             if time.monotonic() > deadline:
-                text = f"of the embedded ZooKeeper, {','.join(waiting)} did not serve within {timeout:g} s"
+                text = f"{', '.join(waiting)} of the embedded ZooKeeper did not serve within {timeout:g} s"
                 raise ServerUnavailableError(text)
             time.sleep(_POLL)
 

@@ -45,9 +45,9 @@ def ask(pid: int, *, timeout: float) -> str:
         while not (dump := _read(descriptor)).endswith(_END):
             if time.monotonic() > deadline:
                 msg = (
-                    f"process {pid} does not answer within {timeout:g} s: it has another {tempfile.gettempdir()} "
-                    "(then ask from inside its container), or non-Python code blocks it; its answer is also in its "
-                    "stderr"
+                    f"process {pid} does not answer within {timeout:g} s: it has a different {tempfile.gettempdir()} "
+                    "(then run this inside its container), or non-Python code blocks it; it also writes the dump to "
+                    "its stderr"
                 )
                 raise QueueError(msg)
             time.sleep(_POLL)

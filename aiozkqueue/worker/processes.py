@@ -74,7 +74,7 @@ class _Processes:
                     log.error("process %d ended with status %d: stopping the others", process.pid, status)
                     self._stop()
                 return status
-            log.error("process %d was killed by %s: another starts", process.pid, _signal_name(-status))
+            log.error("process %d was killed by %s: starting another", process.pid, _signal_name(-status))
             try:
                 await asyncio.wait_for(self._stopping.wait(), AGAIN)
             except TimeoutError:

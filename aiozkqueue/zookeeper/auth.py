@@ -19,7 +19,7 @@ def _check_text(of: str, what: str, given: object) -> None:
     if not isinstance(given, str):
         raise InvalidOptionError(f"{of}: the {what} is {type(given).__name__}: it must be a str")
     if given.encode(errors="replace").decode() != given:
-        raise InvalidOptionError(f"{of}: the {what} has lone surrogates: give a str that UTF-8 can hold")
+        raise InvalidOptionError(f"{of}: the {what} has lone surrogates: give a str that UTF-8 can encode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Auth:
             )
         if ":" in self.user:
             raise InvalidOptionError(
-                f"Auth: the user {self.user!r} holds a colon, which separates user and password on the wire"
+                f"Auth: the user {self.user!r} contains a colon, which separates user and password on the wire"
             )
 
     @classmethod

@@ -194,8 +194,8 @@ class ZooKeeperClient:
         with anyio.move_on_after(within):
             return await self._session.call(records.set_watches(self.last_zxid, records.WatchSet([], [])))
         raise ConnectionLossError(
-            f"no ZooKeeper server at {self._session.ensemble} answered a request of ZooKeeper 3.6 within {within:g} s; "
-            "a ClickHouse Keeper that does not know it closes the connection"
+            f"no ZooKeeper server at {self._session.ensemble} answered a request that needs ZooKeeper 3.6 within "
+            f"{within:g} s; a ClickHouse Keeper that does not support it closes the connection"
         )
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:

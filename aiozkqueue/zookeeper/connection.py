@@ -59,7 +59,7 @@ _Waiting: TypeAlias = (
 
 
 class _Arriving:
-    """The reply to the first of the pending requests, of which a part has arrived."""
+    """The reply to the first pending request, which has arrived in part."""
 
     def __init__(self, future: asyncio.Future[Any], pieces: Pieces[Any], left: int, zxid: int) -> None:
         self.future = future
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         self.received: int = 0  # bytes, except those of notifications
         self.last_received: float = self._loop.time()
         self.last_sent: float = self.last_received
-        #: Whether the server has reported on this connection that the session is over.
+        #: Whether the server has reported on this connection that the session has ended.
         self.session_expired: bool = False
         self.dropping: Dropping = Dropping()
         #: Bytes of the largest request without an answer when the peer closed the connection; 0: only small ones.
@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
             return UnsupportedServerError(
                 f"the server {self.peer} does not know a request of this client; it needs ZooKeeper 3.6 or later"
             )
-        return ProtocolError(f"a reply to xid {xid} where {expected} is next")
+        return ProtocolError(f"a reply to xid {xid} instead of xid {expected}")
 
     def _note_reply(self, xid: int, code: int) -> None:
         self.answered += 1
@@ -454,7 +454,7 @@ class Connection(asyncio.Protocol):
 
     def _expire(self) -> None:
         self.session_expired = True
-        self.abort("the server has declared the session over")
+        self.abort("the server has ended the session")
 
 
 def failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:

@@ -4,7 +4,7 @@ ZooKeeperError
 ├── ConnectionLossError      the connection was lost during the request, which may or may not have been applied
 │   └── NotConnectedError    there was no connection, and the request was never sent
 │       └── ThrottledError   a server that has too much to do has dropped the request
-├── SessionExpiredError      the server has declared the session over; its ephemerals are gone
+├── SessionExpiredError      the server has ended the session; its ephemerals are gone
 ├── ClientClosedError        this client, and the queue session that uses it, has been closed
 ├── AuthFailedError          the server refused the credentials; the client has given up
 ├── RequestTooLargeError     the request exceeds the server's limit and was not sent
@@ -42,7 +42,7 @@ class ThrottledError(NotConnectedError):
 
 
 class SessionExpiredError(ZooKeeperError):
-    """The server has declared the session over, or a newer session has taken its place."""
+    """The server has ended the session, or a newer session has taken its place."""
 
 
 class ClientClosedError(ZooKeeperError, SessionClosedError):

@@ -92,5 +92,5 @@ def _chroot(text: str, hosts: str) -> str:
     return chroot
 
 
-def _refused(hosts: str, wrong: str, way_out: str) -> InvalidOptionError:
-    return InvalidOptionError(f"hosts {hosts!r}: {wrong}; {way_out}")
+def _refused(hosts: str, wrong: str, remedy: str) -> InvalidOptionError:
+    return InvalidOptionError(f"hosts {hosts!r}: {wrong}; {remedy}")

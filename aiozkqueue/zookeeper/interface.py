@@ -138,7 +138,7 @@ class State(enum.Enum):
     CONNECTING = "connecting"  # no session yet
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may live
-    LOST = "lost"  # the server has declared the session over; the next one is being opened
+    LOST = "lost"  # the server has ended the session; the next one is being opened
     FAILED = "failed"  # credentials refused permanently
     CLOSED = "closed"
 
@@ -183,7 +183,7 @@ class ZooKeeper(Protocol):
     """One client of an ensemble: a connection, the ZooKeeper session on it, and later sessions when that one ends.
 
     ``generation`` is the number of the ZooKeeper session. State that depends on a session carries its number. A request
-    with a ``generation`` fails with `SessionExpiredError`, unsent, if that session is over.
+    with a ``generation`` fails with `SessionExpiredError`, unsent, if that session has ended.
     """
 
     @property
@@ -340,7 +340,7 @@ class ZooKeeper(Protocol):
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
         """Wait until connected and return the generation.
 
-        With ``generation``, raise SessionExpiredError once that session is over. With ``after``, wait for a
+        With ``generation``, raise SessionExpiredError once that session has ended. With ``after``, wait for a
         session newer than that one, created after the server's verdict on it.
         """
         ...
@@ -350,7 +350,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def end_session(self, generation: int) -> None:
-        """End this ZooKeeper session at the server, with its ephemeral znodes, unless it is over.
+        """End this ZooKeeper session at the server, with its ephemeral znodes, unless it has ended.
 
         The client continues with a new one, for which this waits.
         """

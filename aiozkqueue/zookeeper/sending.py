@@ -42,7 +42,7 @@ async def apply_until_answered(
 
     Raises:
         MultiError: the multi was refused, and no copy is known to have been applied.
-        SessionExpiredError: the session of ``generation`` is over.
+        SessionExpiredError: the session of ``generation`` has ended.
         NoAuthError, RequestTooLargeError, ClientClosedError, AuthFailedError: as `ZooKeeper.multi`.
     """
 

@@ -62,7 +62,7 @@ _GOODBYE = 0.9  # for the server's answer when closing, seconds
 
 
 class _VerdictError(Exception):
-    """The server reports that the requested session is over."""
+    """The server reports that the requested session has ended."""
 
 
 class Session:
@@ -173,7 +173,7 @@ class Session:
         if state is State.FAILED:
             return self._failed_for_good()
         if generation is not None and states.is_over(generation):
-            return SessionExpiredError(f"ZooKeeper session number {generation} of this client is over")
+            return SessionExpiredError(f"ZooKeeper session number {generation} of this client has ended")
         if state is not State.CONNECTED:
             return NotConnectedError(f"not connected to {self.ensemble}; the request was not sent")
         return None
@@ -288,7 +288,7 @@ class Session:
                 await self._connection.submit(wire.CLOSE)
             except ConnectionLossError:
                 _log.debug("the connection was lost before the session was closed")
-            except ZooKeeperError as refused:  # the session is over already, or will be at its timeout
+            except ZooKeeperError as refused:  # the session has ended already, or will be at its timeout
                 _log.debug("the server has not confirmed the end of the session: %s", refused)
                 return
             else:
@@ -460,7 +460,7 @@ class Session:
         if wanted is not None and reply.session_id != wanted.session_id:
             # The server has created a new session in answer to the old id. End it here: the next session must be
             # created after the old one was known to be over.
-            _log.warning("%s answered with another session than the requested one", connection.peer)
+            _log.warning("%s answered with a session other than the requested one", connection.peer)
             self._verdict()
             await connection.submit(wire.CLOSE)
             raise _VerdictError
@@ -499,7 +499,7 @@ class Session:
             self._verdict()
 
     def _verdict(self) -> None:
-        """The server has reported that the session is over; only this ends a session."""
+        """The server has reported that the session has ended; only this ends a session."""
         self._resumable = None
         self.timeout = self._wanted_timeout
         if self.states.state is State.SUSPENDED:

@@ -1,7 +1,7 @@
 """Blocking calls that a connection needs, each in a separate thread.
 
 The threads of the loop's executor belong to the program. If its handlers occupied all of them, a lookup there would
-wait until the session is over.
+wait until the session has ended.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Request(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The server's reply to the first packet of a connection; session id 0 means that the requested session is over.
+    """The server's reply to the first packet of a connection; session id 0 means that the requested session has ended.
 
     Any holder of the password can resume the session, and end it.
     """
@@ -136,7 +136,7 @@ def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
     if code in {AUTH_FAILED, SASL_REQUIRED}:
         return errors.AuthFailedError("the server refused the credentials; check the user and the password")
     if code == SESSION_EXPIRED:
-        return errors.SessionExpiredError("the server has declared the session over")
+        return errors.SessionExpiredError("the server has ended the session")
     if code == THROTTLED:
         return errors.ThrottledError("the server is overloaded, and has dropped the request")
     return errors.ServerError(code, path)

@@ -57,7 +57,7 @@ def test_an_internal_error_is_shown_although_an_expected_error_came_with_it() ->
 def test_a_usage_error_of_a_command_has_no_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     for line, error in (
         ("peek", "Missing argument 'QUEUE'. Give its name, or --curator PATH or --kazoo PATH."),
-        ("put q x --lines", "a BODY excludes --file and --lines"),
+        ("put q x --lines", "BODY cannot be combined with --file and --lines"),
     ):
         assert run(line.split()) == Exit.USAGE
         assert capsys.readouterr().err == f"aiozkqueue: {error}\n"

@@ -155,7 +155,7 @@ def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cl
         (("orders",), "Missing argument 'TO'. Give its name, or --to-curator PATH or --to-kazoo PATH"),
         (("--from-kazoo", "/a"), "Missing argument 'TO'"),
         (("one", "two", "--to-kazoo", "/a"), "unexpected argument 'two': options already name TO"),
-        (("--from-kazoo", "/a", "--from-curator", "/b", "one"), "--from-curator and --from-kazoo exclude each other"),
+        (("--from-kazoo", "/a", "--from-curator", "/b", "one"), "--from-curator and --from-kazoo cannot be combined"),
         (("one", "two", "--to-kind", "id"), "give its path with --to-curator PATH"),
     ],
 )

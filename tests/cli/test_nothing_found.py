@@ -26,7 +26,7 @@ REMINDERS = "notification queue 'reminders' of service 'billing'"
         ("bus list", "there are no buses"),
         ("notifications list", "there are no notification queues"),
         ("keys list", "there are no API keys"),
-        ("moves", "there were no moves in the last days"),
+        ("moves", "there were no moves in the last week"),
         ("pins list", "there are no pins"),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_path_without_a_queue_is_reported_and_not_created(cli: Cli, client: Ka
     ("arguments", "advice"),
     [
         (("peek",), "Give its name, or --curator PATH or --kazoo PATH"),
-        (("peek", "--curator", "/a", "--kazoo", "/b"), "exclude each other"),
+        (("peek", "--curator", "/a", "--kazoo", "/b"), "cannot be combined"),
         (("peek", "--curator", "/a", "orders"), "leave out QUEUE"),
         (("stats", "orders", "--kazoo", "/a"), "leave out QUEUE"),
         (("why", "--kazoo", "/a", "orders", "id"), "leave out QUEUE"),

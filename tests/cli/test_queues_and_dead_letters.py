@@ -359,6 +359,6 @@ def test_dead_letters_are_found_and_redriven_by_their_reason(cli: Cli) -> None:
     nothing = cli("dlq", "redrive", "q", "--reason", "unheard of", "--yes")
     assert (nothing.status, nothing.text) == (1, "0 redriven\n")
     both = cli("dlq", "purge", "q", "someid", "--reason", "x", "--yes")
-    assert (both.status, "ids exclude --reason" in both.stderr) == (2, True)
+    assert (both.status, "ids cannot be combined with --reason" in both.stderr) == (2, True)
     assert cli("dlq", "purge", "q", "--reason", "a is", "--yes").text == "1 purged\n"
     assert [letter["body"] for letter in cli("dlq", "list", "q", "--json").records] == ["c"]

@@ -136,7 +136,9 @@ async def test_stats_and_consumers_state_what_may_not_be_read(
     [figures] = stats.records
     assert (stats.status, figures["size"], figures["in_flight"]) == (4, 2, 1)
     assert list(figures["unreadable"]) == ["dead_letters"]
-    assert f"queue 'q': not everything may be read for dead_letters: queue 'q': {queue_root}/q/dlq" in stats.stderr
+    assert (
+        f"queue 'q': this user may not read everything for dead_letters: queue 'q': {queue_root}/q/dlq" in stats.stderr
+    )
     lock = f"{queue_root}/q/locks/lock-{holding}"
     await set_acl(server_view, lock, readable=False)
     consumers = await asyncio.to_thread(cli, "consumers", "q", "--json")

@@ -309,7 +309,7 @@ def test_several_processes_share_a_queue_and_a_killed_one_is_replaced(cli: Cli, 
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
     assert {_line(worker), _line(worker)} == {"started 1", "started 2"}  # each process handles one message at a time
     os.kill(pids[0], signal.SIGKILL)
-    assert f"process {pids[0]} was killed by SIGKILL: another starts" in _wait_for_line(worker, "was killed by")
+    assert f"process {pids[0]} was killed by SIGKILL: starting another" in _wait_for_line(worker, "was killed by")
     assert int(_wait_for_line(worker, "started process ").rpartition(" ")[2]) not in pids
     go.touch()
     deadline = time.monotonic() + 90

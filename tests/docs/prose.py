@@ -51,6 +51,10 @@ WORDS: Final = {
     r"\bgo(?:es)? away by waiting\b": "that waiting does not resolve",
     r"\bin the place of\b": "instead of",
     r"\bcannot be had\b|\bthere is not\b(?= *[.;,])": "is not available, does not exist",
+    r"\b(?:another|other) \w+ than\b": "different from, other than",
+    r"\b(?:session|delay|lease|claim|wait) is over\b": "has ended, has passed",
+    r"\bexactly if\b": "if and only if",
+    r"\bis not a text\b|\bobject of texts\b": "string, str",
     r"\bare no (?:list|defect|texts?)\b|\bis no (?:defect|value|str|integer|finite)\b": "is not a",
 }
 #: The folders with code. This module is excluded, because it contains all the patterns.

@@ -489,7 +489,7 @@ async def test_a_listener_survives_the_end_of_its_zookeeper_session(
             await started.wait()
             async with blackout(session):
                 await other.queue("jobs").put(b"meanwhile")
-                going.set()  # the handler ends; its commit must not be applied, because its session is over
+                going.set()  # the handler ends; its commit must not be applied, because its session has ended
             while len(await account.bodies("results")) < 2:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
         assert sorted(await account.bodies("results")) == [b"before", b"meanwhile"]

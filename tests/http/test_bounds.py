@@ -289,7 +289,7 @@ async def test_large_dead_letters_are_searched_a_few_megabytes_at_a_time(session
     gc.collect()
     tracemalloc.start()
     try:
-        found = await letters.search(queue, letters.Sought("17:"), payloads=True)
+        found = await letters.search(queue, letters.LetterFilter("17:"), payloads=True)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -302,6 +302,6 @@ async def test_a_search_ends_at_its_byte_limit_and_reports_that_there_is_more(
 ) -> None:
     queue = await buried(session, 20, 400_000)
     monkeypatch.setattr(letters, "EXAMINED_BYTES", 1_000_000)
-    found = await letters.search(queue, letters.Sought(), payloads=True)
+    found = await letters.search(queue, letters.LetterFilter(), payloads=True)
     assert found.more
     assert 0 < found.examined == len(found.ids) < 20

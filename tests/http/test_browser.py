@@ -322,7 +322,7 @@ async def test_a_queue_shows_its_configuration_its_times_and_its_consumers(
         await expect(consumers.locator("details a").first).to_be_visible()
     await page.goto("/queues/invoices")
     await expect(page.get_by_text("These times come from the history")).to_be_visible()
-    await expect(page.get_by_text("No session consumes from this queue.")).to_be_visible()
+    await expect(page.get_by_text("This queue has no consumers.")).to_be_visible()
 
 
 @pytest.mark.parametrize("kind", ["light", "phone"])

@@ -225,7 +225,7 @@ def test_doctor_names_the_certificate_that_is_refused_and_the_remedy(
     assert done.status == 3
     server, finding = [json.loads(line) for line in done.stdout.splitlines()]
     assert server["reachable"]
-    assert finding["text"].startswith("TLS with it fails: [SSL: ")
+    assert finding["text"].startswith("a TLS connection to it fails: [SSL: ")
     remedy = "does not trust the authority" if fault == "authority" else "rejects the client's certificate"
     assert remedy in finding["advice"]
 

@@ -56,7 +56,7 @@ def test_the_docstring_lists_the_error_of_a_configuration_that_does_not_decode(
 def test_the_docstring_lists_the_error_of_a_policy_that_differs(
     kind: type | ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The subject is the first user of the queue, and names another policy than the stored one.
+    # The subject is the first user of the queue, and names a policy that differs from the stored one.
     queue_of = zq.QueueSession.queue
 
     def with_another(session: zq.QueueSession, queue: str, *given: Any, **options: Any) -> Any:

@@ -49,7 +49,7 @@ OPTIONS: dict[str, Collection[str]] = {
     "Unpack[JobOptions]": JobOptions.__annotations__,
 }
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-#: Classes whose objects in these tests have other methods than those of the package.
+#: Classes whose objects in these tests have different methods from those of the package.
 REPLACED = (zq.App, BundledQueue)
 #: These need a server.
 LEFT_OUT = ((zq, "connect"),)

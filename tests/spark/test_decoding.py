@@ -257,7 +257,7 @@ def test_a_year_that_python_does_not_have_is_refused(column: pa.Array, kind: Dat
 def test_a_text_of_spark_that_is_not_utf_8_is_refused(name: str) -> None:
     column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
     encoder = RowEncoder(StructType([StructField(name, StringType())]))
-    with pytest.raises(zq.PayloadError, match="a text of a row is not UTF-8"):
+    with pytest.raises(zq.PayloadError, match="a string in a row is not UTF-8"):
         encoder.rows(pa.RecordBatch.from_arrays([column], [name]))
 
 

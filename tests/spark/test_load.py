@@ -86,7 +86,7 @@ def test_files_with_other_columns_are_loaded_as_they_are_or_refused(
     first, second = written(tmp_path / "a.csv", "id,name", "1,ann"), written(tmp_path / "b.csv", "name,id", "bob,2")
     with pytest.raises(zq.InvalidOptionError, match=r"a CSV file has the header 'name, id': all files need the same"):
         load(spark, [first, second], options)
-    with pytest.raises(zq.InvalidOptionError, match=r"has the header 'id, id'.*another name for each column"):
+    with pytest.raises(zq.InvalidOptionError, match=r"has the header 'id, id'.*a different name for each column"):
         load(spark, [written(tmp_path / "c.csv", "id,id", "1,2")], options)
     for name, columns in (("p", "1 id"), ("q", "2 id, 'k' key, 'x' extra"), ("r", "'3' id")):
         spark.sql(f"select {columns}").write.parquet(str(tmp_path / name))

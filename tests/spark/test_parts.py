@@ -103,7 +103,7 @@ def test_two_concurrent_attempts_of_a_task_put_each_row_once(options: dict[str, 
 def test_a_retried_task_resumes_the_same_rows_and_is_refused_other_ones(options: dict[str, str]) -> None:
     with links(options, 2) as (left, right):
         Task(left).add(range(35))  # it dies with five rows not yet sent
-        with pytest.raises(zq.InvalidOptionError, match="this task got other rows"):
+        with pytest.raises(zq.InvalidOptionError, match="this task got different rows"):
             Task(right, run="second").add(range(1, 41))
         successor = Task(right, run="third").add(range(40))
         successor.commit(successor.finish())
@@ -117,7 +117,7 @@ def test_a_retried_task_with_the_same_payloads_and_other_put_options_is_refused(
     with links(options, 2) as (left, right):
         left.call(Task(left).part.add, rows(*range(10)))
         successor = Task(right, run="second")
-        with pytest.raises(zq.InvalidOptionError, match="this task got other rows"):
+        with pytest.raises(zq.InvalidOptionError, match="this task got different rows"):
             right.call(successor.part.add, rows(*range(5, 15)))
         successor = Task(right, run="third")
         right.call(successor.part.add, rows(*range(15)))

@@ -64,7 +64,7 @@ class Account:
         return Counter(result.worker for result in self.results)
 
     @property
-    def heir(self) -> Result | None:
+    def redelivered(self) -> Result | None:
         """The result of the line that the victim held, from the worker that took it over."""
         if self.victim is None:
             return None
@@ -74,9 +74,9 @@ class Account:
     @property
     def take_over(self) -> float | None:
         """Seconds from the kill until the victim's line was delivered to another worker."""
-        if self.victim is None or self.heir is None:
+        if self.victim is None or self.redelivered is None:
             return None
-        return self.heir.handed_over - self.victim.killed_at
+        return self.redelivered.handed_over - self.victim.killed_at
 
     @property
     def balanced(self) -> bool:

@@ -57,8 +57,8 @@ async def demo(
     another queue, each pair in one transaction. One process is killed with
     SIGKILL in the middle of a transaction.
 
-    Starts its own ZooKeeper (extra [bold]embedded[/bold]) unless you give --hosts. The variable AIOZKQUEUE_HOSTS does
-    not count. The two queues are deleted at the end.
+    Starts its own ZooKeeper (extra [bold]embedded[/bold]) unless you give --hosts. It ignores the variable
+    AIOZKQUEUE_HOSTS. The two queues are deleted at the end.
 
     Exit status 1: a line was lost or duplicated.
 

@@ -45,7 +45,7 @@ def _print_json(account: Account) -> None:
 
 
 def _print_table(account: Account) -> None:
-    victim, heir, take_over = account.victim, account.heir, account.take_over
+    victim, redelivered, take_over = account.victim, account.redelivered, account.take_over
     workers = sorted(account.by_worker.items())
     rows: list[tuple[str, object]] = [
         ("lines put into the first queue", len(account.lines)),
@@ -63,8 +63,8 @@ def _print_table(account: Account) -> None:
             (f"killed with {died} inside a transaction", f"{victim.name} (pid {victim.pid}), line {victim.line + 1}"),
             ("messages in flight at that moment", victim.claims),
         ]
-    if heir is not None and take_over is not None:
-        rows.append((f"line redelivered to {heir.worker} after", f"{take_over:.2f} s"))
+    if redelivered is not None and take_over is not None:
+        rows.append((f"line redelivered to {redelivered.worker} after", f"{take_over:.2f} s"))
     rows.append(("time from the first line to the last", f"{account.seconds:.2f} s"))
     output.print_table(["", "account"], rows)
     output.print_verdict(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import problems
 from .keys import Caller
-from .origins import is_from_elsewhere, is_safe_host
+from .origins import is_cross_site, is_safe_host
 from .permissions import Permissions
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Gate:
         Raises: ProblemError: the key is missing or unknown, or the rate is exceeded.
         """
         key = key_of(request)
-        caller = None if not key and is_from_elsewhere(request) else await self.bearer(request, key)
+        caller = None if not key and is_cross_site(request) else await self.bearer(request, key)
         if caller is None:
             raise problems.unauthorized()
         return caller

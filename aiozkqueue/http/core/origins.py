@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PRIVATE: Final = frozenset({"localhost", "local", "internal", "lan", "test", "invalid", "arpa"})
 
 
-def is_from_elsewhere(request: Request) -> bool:
+def is_cross_site(request: Request) -> bool:
     """Whether a browser sends the request for a page of another site."""
     headers = request.headers
     if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:

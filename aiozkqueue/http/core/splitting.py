@@ -157,7 +157,7 @@ class Splitter:
             if mark != "}":
                 self._refuse()
         elif not self._base or mark != "]":
-            raise NotJsonError("an array or object does not end as it begins")
+            raise NotJsonError("the brackets of an array or object do not match")
         elif not self._first or last.strip(_BLANKS):
             yield self._value(",", last)
         self._next = _Next.COMMA_OR_END if self._depth else _Next.NOTHING

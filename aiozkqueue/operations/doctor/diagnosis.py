@@ -158,7 +158,7 @@ def _of_answer(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             server.address,
-            f"TLS with it fails: {server.tls_error}",
+            f"a TLS connection to it fails: {server.tls_error}",
             server.tls_advice or "compare the TLS settings of the server and of this client",
         )
     elif not server.serving:

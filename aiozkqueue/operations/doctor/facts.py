@@ -22,7 +22,7 @@ class Latency:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Latency:
-        """Return the median and the maximum of the samples, of which there must be at least one."""
+        """Return the median and the maximum of the samples; there must be at least one."""
         return cls(statistics.median(samples), max(samples))
 
 
@@ -45,7 +45,7 @@ class ServerFacts:
     request_limit: int | None = None
     """The largest request that it accepts, bytes, if this is less than this client expects."""
     tls_error: str | None = None
-    """Why TLS with it fails; None: it does not."""
+    """Why a TLS connection to it fails; None if it does not fail."""
     tls_advice: str | None = None
     """The remedy of that error, if it is known."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.layout import SEQUENCE_DIGITS, ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
 from aiozkqueue.runtime.strings import Strings
 
-from .collectors import Earliest, Foremost, ShareCollector, sequence_of
+from .collectors import Earliest, FirstNames, ShareCollector, sequence_of
 from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Backlog:
         self._lane, self._listed_at = lane, now
         self._keep(shares.own)
 
-    def _keep(self, own: Earliest | Foremost) -> None:
+    def _keep(self, own: Earliest | FirstNames) -> None:
         """Store this consumer's own names of a listing."""
         self._listed, self._more = [], own.in_order()
 

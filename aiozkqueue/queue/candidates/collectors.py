@@ -166,7 +166,7 @@ def emptied(names: list[str]) -> Iterator[str]:
         yield names.pop()
 
 
-class Foremost:
+class FirstNames:
     """The first ``limit`` of names that arrive in order; it is used like `Earliest`."""
 
     def __init__(self, limit: int) -> None:
@@ -214,9 +214,9 @@ class ShareCollector:
     ) -> None:
         self._select = select
         self._passes = passes
-        kept = Foremost if ordered else Earliest
-        self.own: Earliest | Foremost = kept(own_limit)
-        self.peers: Earliest | Foremost = kept(peer_limit)
+        kept = FirstNames if ordered else Earliest
+        self.own: Earliest | FirstNames = kept(own_limit)
+        self.peers: Earliest | FirstNames = kept(peer_limit)
         self.size: int = 0
         """The size of the listing, bytes."""
 

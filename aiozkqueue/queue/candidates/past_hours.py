@@ -1,8 +1,8 @@
 """The removal of the folders of past hours, which keeps the number of messages that were put into them.
 
 The figure `put` of a queue is the sum of the counters of its folders, so the counter of a removed folder is added to
-the number in the data of ``later``, in the same multi. The multi names the version of ``later``: of two sessions that
-remove hours at the same time, the second reads again. Only a message that is put and ends between the read and the
+the number in the data of ``later``, in the same multi. The multi names the version of ``later``: if two sessions remove
+hours at the same time, the second reads again. Only a message that is put and ends between the read and the
 multi is not counted.
 """
 

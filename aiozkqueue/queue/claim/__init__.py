@@ -10,7 +10,7 @@ Read it in this order. A taker waits in the `WaitQueue`; the dispatcher's loop s
 ``claim_batches``      batches of claims in flight
 ``claimer``            one batch: create the locks, read the items under them
 ``deliver``            expiry, decoding, and the count of the attempt, before a caller gets a claim
-``releases``           claims that no taker wants; ``undelivered`` ends those that must not be delivered, and
+``releases``           releases unwanted claims; ``undelivered`` ends those that must not be delivered, and
                        ``orphan_locks`` removes locks without a usable item
 ``groups`` ``group_lock``   messages of a group, in turn under one lock
 ``bundles`` ``bundle_claimer``   bundles that are held, and their claims
@@ -18,5 +18,5 @@ Read it in this order. A taker waits in the `WaitQueue`; the dispatcher's loop s
 ``registration``       the session's entry as a consumer
 ``services`` ``runtime``   the parts of a session that these modules use
 
-A message that ends is reported to the dispatcher by `queue.state.hooks.ClaimListener`: commits do not know it.
+A message that ends is reported to the dispatcher through `queue.state.hooks.ClaimListener`; commits do not know it.
 """

@@ -120,7 +120,7 @@ class BundleClaimer:
             except ZooKeeperError as error:
                 log.debug("bundle %s: %s", hold.id, error, extra={"queue": self._state.name})
                 if not isinstance(error, NoAuthError | RequestTooLargeError | ServerError):
-                    return  # the session is over, and the lock with it
+                    return  # the session has ended, and the lock with it
             await asyncio.sleep(pause)
 
     async def _lock_existing(

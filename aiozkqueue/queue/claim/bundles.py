@@ -1,4 +1,4 @@
-"""The bundles that a session holds: serves their messages, and returns those that no taker comes for.
+"""The bundles that a session holds: serves their messages, and returns those that no taker claims.
 
 A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns the messages
 that exceed the number of waiting takers and the number of messages that it finished in the last two ticks. So a message
@@ -386,7 +386,7 @@ class HeldBundles:
 
 
 def _table(data: bytes, count: int) -> BundleTable | None:
-    """Return the table of a bundle; None if it does not decode, or holds another number than its name says."""
+    """Return the table of a bundle; None if it does not decode, or its name states a different number."""
     try:
         table = read_table(data)
     except MalformedError:

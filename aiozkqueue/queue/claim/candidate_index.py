@@ -1,7 +1,7 @@
 """The candidates that one session knows: the results of listings, and later reports by timers, takers and watches.
 
 `discovery` and `watched_index` fill it. A take gets its candidates here as long as some are listed and nothing else
-must be done before.
+has to happen first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Origin(enum.Enum):
 
 
 class _Aside:
-    """Locks that are not tried again for a while. ``retry`` is called when the time is over."""
+    """Locks that are not tried again for a while. ``retry`` is called when the time has passed."""
 
     __slots__ = ("_clock", "_retry", "_timer", "locks")
 

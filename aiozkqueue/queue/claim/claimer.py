@@ -2,9 +2,9 @@
 
 One multi ``[check configuration, create lock, create lock, …]`` is followed, in the same write, by one multi-read of
 the items and the last lock. The item version read there is the fence of everything done with the claim, if the item was
-read while its lock was ours. At version 0 it was: a session that takes a lock away raises the item's version. An item
-at another version has been touched by some session. It is read again, *and then* its lock, which must still hold our
-claim id; otherwise a release between the claim and the read would go unnoticed.
+read while its lock was ours. Version 0 proves that: a session that takes a lock away raises the item's version. An
+item at another version has been changed by some session. It is read again, *and then* its lock, which must still hold
+our claim id; otherwise a release between the claim and the read would go unnoticed.
 
 A lost reply is resolved by sending the multi again. If it is refused because a lock exists, and one of the locks holds
 our claim id, then the whole first copy was applied.
@@ -246,7 +246,7 @@ class Claimer:
             refs = [LockRef(path, lock, forced_version) for path in locks]
             self.orphan_locks.remove_unread(refs, generation, failure)
             raise failure.error from failure
-        except BaseException:  # refused as a whole, or the session is over: no lock is left
+        except BaseException:  # refused as a whole, or the session has ended: no lock is left
             budget.free(size * len(places))
             raise
         if read.lost:

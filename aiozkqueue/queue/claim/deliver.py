@@ -46,7 +46,7 @@ async def deliver_claims(
     empty, and all claims are released as soon as that is known.
 
     Raises:
-        SessionExpiredError: the claims' ZooKeeper session is over.
+        SessionExpiredError: the claims' ZooKeeper session has ended.
     """
     deliverable = _deliverable(runtime, queue, claims)
     if deliverable and deliverable[0].state.snapshot.policy.counts_before_delivery:

@@ -1,7 +1,7 @@
 """Search for candidates by the listings, watches and timers of one session and queue.
 
 A lane is listed when the backlog is empty, or when events may have been missed. Timed locks that have ended are
-removed. When there is nothing to do, the source rests: it listens (see `watches`) until something happens.
+removed. When there is nothing to do, the source waits for events (see `watches`).
 """
 
 from __future__ import annotations

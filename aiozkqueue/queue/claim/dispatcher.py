@@ -421,7 +421,7 @@ class ClaimDispatcher:
             await self._await_wakeup()
 
     def _end_pause(self, *, over: bool = False) -> None:
-        """Stop waiting for a change; with ``over``, log that the wait is over."""
+        """Stop waiting for a change; with ``over``, log that the wait has ended."""
         if self._pause is not None:
             self._pause.end(over=over)
             self._pause = None

@@ -1,12 +1,12 @@
 """One session's lock on one message group, and the group's messages delivered in order under it.
 
-A hold begins and ends with the lock. In between it delivers the group's messages in order: to a consumer or listener
-one at a time, the next when the end of the previous one is known to be applied; to a transaction several, which it
-commits together. While there is a next message, the end of the previous one leaves the lock in place.
+A hold begins and ends with the lock. In between it delivers the group's messages in order. A consumer or listener gets
+one at a time, the next after the end of the previous one is known to be applied. A transaction gets several, and
+commits them together. While there is a next message, the end of the previous one leaves the lock in place.
 
 **Every operation under the lock asserts the oldest remaining message, at the version read under the lock.** A session
 that takes the lock away raises the version of that message, so all later operations of the old holder are refused.
-Messages read ahead need no fence of their own: they are delivered only after everything before them has been decided,
+Messages read ahead need no separate fence: they are delivered only after everything before them has been decided,
 or together with it.
 """
 
@@ -213,7 +213,7 @@ class GroupLock:
             self._locks.finish(self, locked=self.fate is LockFate.TIMED)
 
     def over(self) -> None:
-        """End the hold: the ZooKeeper session is over, and the lock with it."""
+        """End the hold: the ZooKeeper session has ended, and the lock with it."""
         if not self.gone:
             self._locks.finish(self, locked=False)
 

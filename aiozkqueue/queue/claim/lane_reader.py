@@ -1,4 +1,4 @@
-"""Reads lanes for the search: which of them hold items at all, and the items of one lane that this consumer may take.
+"""Reads lanes for the search: which lanes hold items, and the items of one lane that this consumer may take.
 
 Each read also checks that the queue still has the configuration for which the lanes are read.
 """

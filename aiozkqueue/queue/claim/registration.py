@@ -84,7 +84,7 @@ class Registration:
             self.generation = 0
 
     async def end(self) -> None:
-        """Remove the entry, unless the session that made it is over. Without a connection, it stays until then."""
+        """Remove the entry, unless the session that made it has ended. Without a connection, it stays until then."""
         generation, self.generation = self.generation, 0
         name = self._name(generation)
         if not generation:

@@ -124,11 +124,11 @@ class Releases:
 
 
 class DelayedReleases:
-    """Failed claims whose locks this session keeps until the retry delay is over, and then releases.
+    """Failed claims whose locks this session keeps until the retry delay has passed, and then releases.
 
-    This is used for items of another program: the other consumers of such a queue must respect the delay, and locks are
-    all they understand. It is also used where ZooKeeper refuses the timed lock. The lock stays the session's ephemeral
-    lock, so the item is free at once if this process dies. ``release`` is called with each claim whose delay is over.
+    This is used for items of another program: the other consumers of such a queue must respect the delay, and they
+    understand only locks. It is also used where ZooKeeper refuses the timed lock. The lock stays an ephemeral lock of
+    the session, so the item is free at once if this process dies. ``release`` gets each claim after its delay.
     """
 
     def __init__(self, clock: Clock, release: Callable[[Claim], None]) -> None:

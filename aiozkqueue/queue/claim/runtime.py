@@ -1,4 +1,4 @@
-"""The part of a session that delivers claims."""
+"""The interface of a session for the delivery of claims."""
 
 from __future__ import annotations
 

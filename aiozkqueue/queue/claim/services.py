@@ -1,4 +1,4 @@
-"""The parts of a session that the claims on one queue use."""
+"""The services of a session that the claims on one queue use."""
 
 from __future__ import annotations
 

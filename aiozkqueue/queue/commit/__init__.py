@@ -3,10 +3,10 @@
 An `AtomicWrite` consists of *parts*: each adds its operations, handles their refusals, and learns the outcome.
 
 ``group_commit``       the committer: sends the writes that are ready in few multis, and settles them
-``multi``              the writes that wait for it, those that share a multi, and the multi's operations
+``multi``              which waiting writes share a multi, and the operations of that multi
 ``slot``               sends a multi until it is known whether it was applied
-``write``              `AtomicWrite`, `Part`, and `Composition`: the operations of one multi with their handlers
-``repairs`` ``refusals`` ``failures``   after a refusal: repair and send again, other operations with its cause, errors
+``write``              `AtomicWrite`, `Part`, and `Composition`: the operations of one multi, with their handlers
+``repairs`` ``refusals`` ``failures``   after a refusal: repair and resend, operations with the same cause, errors
 
 The parts:
 
@@ -18,5 +18,5 @@ The parts:
 ``unclaimed``          the items that such changes read without a claim
 ``capacity`` ``history`` ``unique_keys`` ``foreign``   features of the queue
 
-``runtime`` is the interface of a session, ``handle`` is a queue in it, and ``meter`` counts.
+``runtime`` is the interface of a session, ``handle`` is a queue in that session, and ``meter`` counts events.
 """

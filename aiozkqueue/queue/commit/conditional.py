@@ -1,4 +1,4 @@
-"""Small all-or-nothing changes based on data just read. Of several sessions that try a change, one can apply it."""
+"""Small all-or-nothing changes based on data just read. If several sessions try a change, only one can apply it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_PARTS = 400
 
 
 class Change(NamedTuple):
-    """Operations of which at least one is refused if the data has changed since, or if the change was made already."""
+    """Operations. At least one of them is refused if the data has changed since, or if the change was made already."""
 
     state: QueueState
     operations: Sequence[Operation]

@@ -1,4 +1,4 @@
-"""The creation of items: puts when they are sent."""
+"""Creates the items of puts, when their multi is composed."""
 
 from __future__ import annotations
 

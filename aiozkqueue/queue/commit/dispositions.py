@@ -1,4 +1,4 @@
-"""Dispositions: how a claim ends, and which operations that takes."""
+"""Dispositions: how a claim ends, and the operations that end it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The group committer: it applies all-or-nothing writes exactly once, despite connection losses and session expiry.
 
 Writes that are ready at the same moment share a multi, which is sent under a commit slot (see `slot`). If one of them
-causes a refusal, it is taken out, and the others are sent again without it. From then on it is sent in requests of its
-own, a bounded number of times, so it delays no other write.
+causes a refusal, it is taken out, and the others are sent again without it. From then on it is sent in separate
+requests, a limited number of times, so it delays no other write.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class GroupCommitter:
             self._wake()
 
     def resubmit(self, atomic_write: AtomicWrite) -> None:
-        """Send the rest of a write of which a part has been applied."""
+        """Send the rest of a partly applied write."""
         self._requeue([atomic_write])
         self._wake()
 
@@ -358,7 +358,7 @@ class GroupCommitter:
             self._reopen(batch, pending.queues[index], operation, error, further)
             return
         member, handler = pending.refused_by(index)
-        concerned = {} if isinstance(handler, SharedOps) else pending.writes_concerned(index, error)
+        concerned = {} if isinstance(handler, SharedOps) else pending.affected_writes(index, error)
         if missing := pending.lanes_missing_from(index, error):
             (state, _), *further = missing
             self._reopen(batch, state, operation, error, further)
@@ -401,7 +401,7 @@ class GroupCommitter:
         self._repairs.begin(batch, member, handler, operation, error)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
-        """Settle writes whose session is over; return whether there were any."""
+        """Settle writes whose session has ended; return whether there were any."""
         if all(member.part.generation in (None, generation) for member in batch):
             return False
         separate(batch)

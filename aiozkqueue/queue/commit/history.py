@@ -1,7 +1,7 @@
 """The history of a queue: a record of each message that has ended, written in the multi that ends it.
 
-So there is exactly one record for each ended message, and none for a commit that was rolled back. The clean-up removes
-old records (`aiozkqueue.operations.cleaning`). `aiozkqueue.operations.history` reads them.
+Each ended message therefore has exactly one record, and a commit that was rolled back leaves no record. The clean-up
+removes old records (`aiozkqueue.operations.cleaning`). `aiozkqueue.operations.history` reads them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The counters and histograms of a session, kept once metrics are requested. Pure.
 
-A session without a meter counts nothing. Only applied writes are reported to the meter, so every count is of something
-that has happened.
+A session without a meter counts nothing. Only applied writes are reported to the meter, so each count is the number of
+events that have happened.
 """
 
 from __future__ import annotations

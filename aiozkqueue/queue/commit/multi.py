@@ -392,9 +392,7 @@ class PendingMulti:
         handler, first = self.composition.handler_of(index, start) or (atomic_write.part, start)
         return atomic_write.handler_at(handler, index - first)
 
-    def writes_concerned(
-        self, index: int, error: ZooKeeperError
-    ) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
+    def affected_writes(self, index: int, error: ZooKeeperError) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
         """Return the writes that the cause of a refusal concerns, each with its handler and its first such operation.
 
         All writes are separate.

@@ -1,4 +1,4 @@
-"""One put, and many puts without options: a message before it is sent."""
+"""Messages before they are sent: one put, or many puts without options."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Put plans: the additions of a put with options to its create, such as another place or further operations.
 
 A put without options has no plan, and only pays for the check. Each feature with a part in a put contributes to the
-plan: a `Place` is the parent and name of the item; a `PutHook` is one operation that is applied exactly if the create
-is, and handles its own refusal. (For operations attached to the *end* of a message see `state.hooks.EndHook`.)
+plan: a `Place` is the parent and name of the item; a `PutHook` is one operation that is applied if and only if the
+create is, and handles its own refusal. (For operations attached to the *end* of a message see `state.hooks.EndHook`.)
 
-The put's options make its plan when it is prepared (`aiozkqueue.queue.put.prepare`). `QueueSnapshot.transform_put`
-adds the parts that depend on the queue's configuration when the put is sent, because only then the queue is open.
+The plan is made from the options when the put is prepared (`aiozkqueue.queue.put.prepare`). When the put is sent,
+`QueueSnapshot.transform_put` adds what depends on the queue's configuration: only then is the queue open.
 """
 
 from __future__ import annotations

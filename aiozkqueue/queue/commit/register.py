@@ -1,4 +1,4 @@
-"""Changes of registrations, such as jobs and subscriber groups: applied exactly once, or refused."""
+"""Changes to registrations, such as jobs and subscriber groups: each is applied exactly once, or refused."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ so the number of refusals is bounded:
 
 1. The release as decided, with the record of the attempt, the due time of the retry, or the dead letter.
 2. ``[check item, delete lock]``, with the timed lock of a delay. If even that is refused, this session keeps the claim
-   for the delay, and then releases it without one; so it does with the lock of a group.
+   for the delay, and then releases it without one; it does the same with the lock of a group.
 3. ``[check locks znode, delete lock]``, after a read that shows that the lock is ours.
 4. Nothing for a minute, which is logged; then the session tries again.
 
@@ -78,7 +78,7 @@ class ReleaseClaims(EndClaims):
         self.unsent = False
         self._remaining: dict[Claim, Disposition] = {}
         self._largest = PORTION
-        self._reduced: set[Claim] = set()  # claims of which only the lock is to be removed
+        self._reduced: set[Claim] = set()  # claims whose locks alone are to be removed
         self._reads: dict[Claim, int] = {}  # the number of reads of each lock
         self._unwakeable: set[QueueState] = set()  # queues whose wake-up was refused
         self._answered: set[tuple[str, type[ZooKeeperError]]] = set()  # refusals answered once already

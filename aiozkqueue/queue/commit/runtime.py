@@ -1,4 +1,4 @@
-"""The part of `SessionCore` that the stages below it use, under the name ``runtime``: they know no other part."""
+"""The interface of `SessionCore` for the stages below it, which call it ``runtime`` and use no other part."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Runtime(Protocol):
         ...
 
     @property
-    def surely_small(self) -> float:
+    def safe_size(self) -> float:
         """The estimated size up to which a write certainly fits into one request, bytes."""
         ...
 

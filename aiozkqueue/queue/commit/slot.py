@@ -254,7 +254,7 @@ class Slot:
         self._clock.observe(result.mtime, sent)
 
     async def _reconnected(self, generation: int) -> bool:
-        """Wait for a connection; return False if the session is over."""
+        """Wait for a connection; return False if the session has ended."""
         try:
             await self._zookeeper.wait_connected(generation=generation)
         except SessionExpiredError:
@@ -262,7 +262,7 @@ class Slot:
         return True
 
     async def prepare(self, generation: int) -> bool:
-        """Create the slot, or read the version of the existing one; return False if the session is over.
+        """Create the slot, or read the version of the existing one; return False if the session has ended.
 
         It may have to be called again until the slot is `ready`.
         """

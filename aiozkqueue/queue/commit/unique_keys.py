@@ -1,7 +1,7 @@
-"""Unique keys: a znode ``keys/<hash>`` that exists exactly as long as the message with the key.
+"""Unique keys: a znode ``keys/<hash>`` that exists as long as the message with the key does.
 
 The multi that puts the message creates it, and the multi that ends the message deletes it. So ZooKeeper itself refuses
-the second of two puts with one key; no check can come too early. The item's name contains the key
+the second of two puts with one key, and no earlier check can be out of date. The item's name contains the key
 (``-k<hash>-u1-``), so the item need not be read when it is removed.
 """
 

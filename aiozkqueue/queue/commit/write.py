@@ -380,7 +380,7 @@ class Committer(Protocol):
         ...
 
     def resubmit(self, atomic_write: AtomicWrite) -> None:
-        """Send the rest of a write of which a part has been applied."""
+        """Send the rest of a partly applied write."""
         ...
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:

@@ -1,6 +1,6 @@
 """Sticky queues, whose messages are taken by the node that put them: `QueueConfig.affinity`. Pure.
 
-An item's name holds its node as the field ``-n<hash of the node's name>-``. Other versions keep and ignore it.
+An item's name contains its node as the field ``-n<hash of the node's name>-``. Other versions keep and ignore it.
 Consumers of a sticky queue select items by it. Messages that a node does not take for too long are reassigned (see
 `aiozkqueue.operations.affinity`).
 """

@@ -150,7 +150,7 @@ class CapacityGate:
         Raises:
             QueueFullError: there was no capacity in time.
             TransactionTooLargeError: ``left`` exceeds the queue's size.
-            SessionExpiredError: that ZooKeeper session is over.
+            SessionExpiredError: that ZooKeeper session has ended.
             AccessDeniedError, SessionClosedError.
         """
         if self.try_acquire(count):

@@ -57,7 +57,7 @@ class DelayedPlace:
         """See `Place`. The due time is computed once, so every attempt uses the same one."""
         if self._due is None and self._delay is not None:
             # Never too early, even if the server's clock is ahead of our estimate.
-            self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
+            self._due = min(LAST_MOMENT, self._runtime.server_clock.time_at(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
             lane = self._state.snapshot.lanes.of_priority(self._priority, self.key)
             return ItemRef(lane, unscheduled_prefix(prefix)).path

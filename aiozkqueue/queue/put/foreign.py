@@ -55,7 +55,7 @@ class DueName:
     def path(self, prefix: str) -> str:
         """See `Place`. Every attempt uses the same due time, and never one that is too early."""
         if self._due is None:
-            self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
+            self._due = min(LAST_MOMENT, self._runtime.server_clock.time_at(self._from + self._delay))
         dialect = self._state.dialect
         return f"items/{prefix if dialect is None else dialect.name(PutNames(due=self._due))}"
 

@@ -1,1 +1,1 @@
-"""The end of a wait: ``timed_locks`` removes locks whose time is over, and ``bundles`` dissolves bundles into items."""
+"""The end of a wait: ``timed_locks`` removes expired locks, and ``bundles`` dissolves bundles into items."""

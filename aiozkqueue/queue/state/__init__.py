@@ -3,7 +3,7 @@
 ``queue_state``        the queue as a session knows it: its names, and the repairs that its writes need
 ``stored_queue``       its basis: opens and creates the queue, changes its configuration, keeps its `QueueSnapshot`
 ``snapshot``           the configuration as last read, with the hooks of the queue's features
-``config_rules``       which settings exclude each other; ``znodes`` creates and removes the queue's znodes
+``config_rules``       which settings conflict; ``znodes`` creates and removes the queue's znodes
 ``lanes`` ``missing_lanes`` ``lane_requests`` ``generations``   the lanes of new items: chosen, created, and replaced
 ``claim``              an item that this session has locked, and the session's budget of locks
 ``bundle_hold`` ``bundle_setup``   a bundle that this session has locked, and what a queue needs for bundles

@@ -5,8 +5,8 @@ the version that the multi before it has left**, and at most one such multi is i
 order, each is composed from the outcome of all earlier ones, and a late or repeated one is refused. A session that
 takes the lock away writes the record as well, so everything that the old holder sends after it is refused.
 
-The record is deleted while the bundle stays only by a claim that has sent nothing else: otherwise its versions would
-start again, and a late multi could fit. The last end of a claim deletes the bundle, the record and the lock.
+Only a claim that has sent nothing else may delete the record and keep the bundle: otherwise the record's versions
+would start again from 0, and a late multi could match one. The last claim that ends deletes bundle, record and lock.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class BundleHold:
             self.holder.claim_over(claim, fate)
 
     def over(self) -> None:
-        """End the hold: the ZooKeeper session is over, and the lock with it."""
+        """End the hold: the ZooKeeper session has ended, and the lock with it."""
         if not self.gone:
             self.gone = True
             self.at_hand.clear()
@@ -348,7 +348,7 @@ class BundledClaim(Claim):
         return claim
 
     def settled(self, fate: ItemFate) -> None:
-        """Record that the claim is over, and the fate of the message."""
+        """Record that the claim has ended, and the fate of the message."""
         self.bundle.settled(self, fate)
 
 

@@ -1,9 +1,9 @@
 """The additions that a queue with bundles needs: its permission to have them, and counters of their messages.
 
-The server counts znodes, and a bundle is one. So a multi with bundles also counts their messages beyond one for each.
+The server counts znodes, and a bundle is one. So a multi with bundles also counts the messages after the first of each.
 The number is written in binary: each bit that is set writes ``<queue>/bundled/<bit>``, whose *version* counts; for
-messages that leave a bundle as single items, ``<queue>/bundled/left-<bit>``. No version is named, so two sessions never
-refuse each other. The counters are exact, because each multi is applied once.
+messages that leave a bundle as single items, ``<queue>/bundled/left-<bit>``. No version is asserted, so two sessions
+never cause each other a refusal. The counters are exact, because each multi is applied once.
 """
 
 from __future__ import annotations

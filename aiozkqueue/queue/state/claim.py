@@ -229,7 +229,7 @@ class SessionBudget:
         self._budget = EphemeralBudget(self._waiting)
 
     def of(self, generation: int) -> EphemeralBudget:
-        """Return the budget of a session; for a session that is over, a new one that nothing else uses."""
+        """Return the budget of a session; for a session that has ended, a new one that nothing else uses."""
         if generation != self._generation:
             if generation < self._generation:
                 return EphemeralBudget(self._waiting)

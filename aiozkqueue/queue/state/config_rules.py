@@ -1,4 +1,4 @@
-"""The rules for which settings of a queue exclude each other, and the policy that a session requests. Pure."""
+"""The rules for which settings of a queue conflict, and the policy that a session requests. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are given up: each is an alarm in the log, and is passed to the functions that wait for it."""
+"""Messages that are given up: each is logged as an error, and passed to the functions registered for it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ FREE: Final = ItemFate.FREE
 
 
 class ClaimListener(Protocol[ClaimT_contra]):
-    """The dispatcher of a queue's claims, which is notified when a claim is over."""
+    """The dispatcher of a queue's claims, which is notified when a claim has ended."""
 
     def claim_settled(self, claim: ClaimT_contra, fate: ItemFate) -> None:
         """Handle the end of a claim's lock."""

@@ -1,4 +1,4 @@
-"""The priorities and delays that puts wait for in a queue's configuration: one change admits them all."""
+"""The priorities and delays that puts wait for in a queue's configuration: one change adds them all."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def _translate_errors(files: Sequence[str]) -> Iterator[None]:
         if (header := unfit_header(error)) is not None:
             msg = (
                 f"{', '.join(files)}: a CSV file has the header {header!r}: all files need the same header, with "
-                "another name for each column"
+                "a different name for each column"
             )
             raise InvalidOptionError(msg) from error
         if condition in _UNREADABLE:

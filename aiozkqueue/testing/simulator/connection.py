@@ -160,7 +160,7 @@ class SimulatedConnection:
                 future.set_result(result)
         if isinstance(result, SessionExpiredError):
             self.session_expired = True
-            self.abort("the server has declared the session over")
+            self.abort("the server has ended the session")
 
 
 class SimulatedSession(Session):
@@ -212,7 +212,7 @@ class SimulatedSession(Session):
             if connection.loss is None:
                 connection.abort("not established")
             if self._resumable is None and self.states.generation:
-                return None  # the session has been declared over: start again, without a session to resume
+                return None  # the server has ended the session: start again, without a session to resume
         return None
 
     async def _begin(self, connection: SimulatedConnection, server: Server) -> bool:

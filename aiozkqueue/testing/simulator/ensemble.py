@@ -168,7 +168,7 @@ class Ensemble:
             server.catch_up(self.committed, connection, entry)
             return
         if session.over:
-            server.refuse(connection, entry, SessionExpiredError("the server has declared the session over"))
+            server.refuse(connection, entry, SessionExpiredError("the server has ended the session"))
             return
         if session.connection is not connection:
             server.refuse(connection, entry, ServerError(SESSION_MOVED))

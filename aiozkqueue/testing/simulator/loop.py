@@ -44,7 +44,7 @@ EPOCH = 1_900_000_000.0
 
 
 class StuckError(Exception):
-    """The program cannot continue: nothing is due, or its time is over. Names the waiting tasks and where they wait."""
+    """The program cannot continue: nothing is due, or its time is up. Names the waiting tasks and where they wait."""
 
 
 class Process:

@@ -175,7 +175,7 @@ class ServerConnection:
                     return
                 entry.result = self.server.answer(self, entry.request)
                 if self.session.over and self.server is ensemble.servers[0]:  # only the leader knows
-                    entry.result = SessionExpiredError("the server has declared the session over")
+                    entry.result = SessionExpiredError("the server has ended the session")
             entries.popleft()
             if entry.fault is Fault.LOST_AFTER:
                 self.cut("lost after the request was applied")
@@ -289,7 +289,7 @@ class Server:
         if transaction.ends_session and session is not None:
             carrier = session.connection
             if carrier is not None and carrier.server is self:
-                carrier.cut("the session is over")
+                carrier.cut("the session has ended")
         if self._syncs:
             due = [sync for sync in self._syncs if sync[0] <= zxid]
             self._syncs = [sync for sync in self._syncs if sync[0] > zxid]

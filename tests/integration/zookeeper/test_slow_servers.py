@@ -64,7 +64,7 @@ async def test_a_session_that_is_over_costs_no_second_lookup(monkeypatch: pytest
     async def script(peer: Peer) -> None:
         asked = await peer.asked()
         if asked.session_id:
-            peer.send(connected(0, timeout=0))  # the session is over
+            peer.send(connected(0, timeout=0))  # the session has ended
         else:
             peer.send(connected(peer.number, timeout=20_000))
             await peer.keep_alive()

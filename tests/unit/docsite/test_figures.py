@@ -130,7 +130,7 @@ MILLION, MILLION_ALONE, FIVE_MILLIONS = (
         (BUNDLES, f"commit, one task | {rate('take_many(100), 1 task')} | {rate(TAKE_MANY)} |"),
         (BUNDLES, f"commit, 256 tasks | {rate('take + commit, a transaction each')} | {rate(TAKE)} |"),
         (BUNDLES, f"| {rate('async for, default settings')} | {rate('async for, default settings, bundles')} |"),
-        (BUNDLES, f"a result each | {rate('listener, a result each')} | {rate(LISTEN)} |"),
+        (BUNDLES, f"puts a result for each message | {rate('listener, a result each')} | {rate(LISTEN)} |"),
         (BUNDLES, f"| {rate('raw: multis of 100 creates')} | {rate('raw: multis of 8 bundles of 64')} |"),
         (
             BUNDLES,

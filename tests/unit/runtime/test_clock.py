@@ -112,7 +112,7 @@ def test_a_new_session_discards_the_samples_of_the_last(
     assert not server.bounded
     server.observe(16_200_000, server.local())  # the virtual machine was paused with all its clocks
     assert server.now() == 16_200_000
-    assert server.then(clock.now) == 16_200_001
+    assert server.time_at(clock.now) == 16_200_001
 
 
 def test_a_server_clock_that_was_set_back_is_followed_eventually(server: ServerClock, clock: ManualClock) -> None:
@@ -131,7 +131,7 @@ def test_a_server_clock_that_was_set_is_followed_at_the_next_write(
     clock.now += 1
     server.observe(9_001_000 + step, server.local())
     assert server.now() == 9_001_000 + step
-    assert server.then(clock.now) == 9_001_001 + step
+    assert server.time_at(clock.now) == 9_001_001 + step
 
 
 def test_a_late_reply_does_not_discard_better_samples(server: ServerClock, clock: ManualClock) -> None:
@@ -140,7 +140,7 @@ def test_a_late_reply_does_not_discard_better_samples(server: ServerClock, clock
     clock.now += 1
     server.observe(9_000_000, sent)
     assert server.now() == 9_001_000
-    assert server.then(clock.now) == 9_001_001
+    assert server.time_at(clock.now) == 9_001_001
 
 
 def test_a_write_that_was_answered_after_an_outage_is_not_a_recent_sample(server: ServerClock) -> None:

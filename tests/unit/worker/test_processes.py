@@ -45,7 +45,7 @@ async def test_a_process_that_was_killed_by_a_signal_without_a_name_is_replaced(
     number = signal.SIGRTMIN + 6
     killed = f'if [ -e "$1" ]; then exit 3; fi; touch "$1"; kill -{number} $$'
     assert await supervise([["sh", "-c", killed, "sh", str(tmp_path / "first")], ["sleep", "60"]]) == 3
-    assert f"was killed by signal {number}: another starts" in caplog.text
+    assert f"was killed by signal {number}: starting another" in caplog.text
 
 
 async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path: Path) -> None:

@@ -259,10 +259,10 @@ async def test_requests_that_are_dropped_together_cause_one_pause() -> None:
     assert dropping.until - first - 5.0 == pytest.approx(2 * first)
 
 
-async def test_a_notification_that_the_session_is_over_ends_the_connection_and_the_session() -> None:
+async def test_a_notification_of_the_end_of_the_session_ends_the_connection_and_the_session() -> None:
     peer = Opened()
     pending = peer.request()
     peer.connection.data_received(frame(struct.pack(">iqiiii", -1, -1, 0, -1, wire.SESSION_EXPIRED, 0)))
-    with pytest.raises(ConnectionLossError, match="session over"):
+    with pytest.raises(ConnectionLossError, match="has ended the session"):
         await pending
     assert peer.connection.session_expired

@@ -29,7 +29,7 @@ def ask(request: Request) -> Response:
 
 async def enter(backend: Backend, request: Request) -> Response:
     """Sign in with the key of the form."""
-    if sign_in.is_from_elsewhere(request):
+    if sign_in.is_cross_site(request):
         raise PageError(403, "Not allowed", "This form was sent by another site.")
     form = await read_form(request, SMALL_FORM_LIMIT)
     key, path = form.get("key"), own_path(form.get("next"), "/")

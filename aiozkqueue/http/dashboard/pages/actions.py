@@ -19,7 +19,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.http.core.permissions import Verb
-from aiozkqueue.http.dashboard.readings.letters import Sought
+from aiozkqueue.http.dashboard.readings.letters import LetterFilter
 from aiozkqueue.http.dashboard.web.forms import SELECTED
 from aiozkqueue.http.dashboard.web.page import PageError, own_path
 from aiozkqueue.layout import QueueConfig
@@ -161,7 +161,7 @@ async def _suggested(asked: Asked) -> list[str]:
 async def _chosen(visit: Visit, queue: Queue[bytes], form: Form) -> tuple[list[str], bool]:
     """Return the selected messages, or all dead letters that a search finds, and whether there are more."""
     if form.get("every"):
-        found = await find(visit, queue, Sought(form.get("search"), form.get("reason")))
+        found = await find(visit, queue, LetterFilter(form.get("search"), form.get("reason")))
         return found.ids, found.more
     return form.all("id")[:SELECTED], False
 

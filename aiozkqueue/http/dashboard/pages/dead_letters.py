@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.http.core.permissions import Verb
-from aiozkqueue.http.dashboard.readings.letters import SHOWN, Sought, search
+from aiozkqueue.http.dashboard.readings.letters import SHOWN, LetterFilter, search
 from aiozkqueue.http.dashboard.web.pager import page_number, pages_of
 from aiozkqueue.sampling import MOST_LISTED
 
@@ -57,19 +57,19 @@ async def show(visit: Visit, name: str) -> Response:
     )
 
 
-def sought_by(visit: Visit) -> Sought:
+def sought_by(visit: Visit) -> LetterFilter:
     """Return the search that the address of a page names."""
-    return Sought(visit.query("search"), visit.query("reason"))
+    return LetterFilter(visit.query("search"), visit.query("reason"))
 
 
-async def find(visit: Visit, queue: Queue[bytes], sought: Sought) -> FoundLetters:
+async def find(visit: Visit, queue: Queue[bytes], sought: LetterFilter) -> FoundLetters:
     """Search the dead letters of a queue. Visitors with the same permissions share the result."""
     figures = await visit.figures_of(queue.name)
     return await visit.shared.get(*_reading(visit, queue, sought, figures.sample.dead))
 
 
 def _reading(
-    visit: Visit, queue: Queue[bytes], sought: Sought, dead: int
+    visit: Visit, queue: Queue[bytes], sought: LetterFilter, dead: int
 ) -> tuple[tuple[Hashable, ...], Callable[[], Coroutine[Any, Any, FoundLetters]]]:
     """Return the key of a search among ``dead`` dead letters, by which visitors share it, and the search."""
     listed = visit.listing_of(queue, dead)

@@ -1,4 +1,4 @@
-"""The moves of the last days and their progress."""
+"""The moves of the last week and their progress."""
 
 from __future__ import annotations
 

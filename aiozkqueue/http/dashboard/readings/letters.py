@@ -50,7 +50,7 @@ class DeadLetterRow(NamedTuple):
     """The reason without the parts that differ from message to message."""
 
 
-class Sought(NamedTuple):
+class LetterFilter(NamedTuple):
     """Selects dead letters."""
 
     text: str = ""
@@ -86,7 +86,7 @@ class FoundLetters:
         return [row.id for row in self.rows]
 
 
-async def search(queue: Queue[bytes], sought: Sought, *, payloads: bool) -> FoundLetters:
+async def search(queue: Queue[bytes], sought: LetterFilter, *, payloads: bool) -> FoundLetters:
     """Find dead letters by a text in their id, reason or (with ``payloads``) payload, and by the kind of reason."""
     handle = handle_of(queue)
     newest = await collect_children(handle, handle.paths.dlq, partial(Earliest, EXAMINED + 1, None, _newest_first))

@@ -15,7 +15,7 @@ MOST: Final = 64 * 1024
 #: The maximum number of bytes that are shown as a hex dump.
 MOST_HEX: Final = 1024
 _LINE: Final = 16
-#: Half of a surrogate pair: JSON can name it, UTF-8 cannot hold it.
+#: Half of a surrogate pair: JSON can name it, UTF-8 cannot encode it.
 _HALF: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?=:)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<word>\b(?:true|false|null)\b)'

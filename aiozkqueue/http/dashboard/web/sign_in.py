@@ -100,6 +100,6 @@ def _path(request: Request) -> str:
     return path
 
 
-def is_from_elsewhere(request: Request) -> bool:
+def is_cross_site(request: Request) -> bool:
     """Whether the browser reports that another site caused this request."""
     return request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}

@@ -139,7 +139,7 @@ class Visit:
 
     def check(self, form: Form) -> None:
         """Check that a form is from a page of this visitor. Raises: PageError: it is not."""
-        if sign_in.is_from_elsewhere(self.request) or not self.visitor.proves(form.get("proof")):
+        if sign_in.is_cross_site(self.request) or not self.visitor.proves(form.get("proof")):
             raise PageError(403, "Not allowed", "This form was not sent from one of your pages: load it again.")
 
     async def changed(self, queue: str) -> None:
