@@ -110,7 +110,7 @@ class RemoveOrphanLock(Part):
             await asyncio.sleep(LATER)  # the lock may be ours: it is read again
             return
         except ZooKeeperError:
-            self._end()  # the session is over
+            self._end()  # the session has ended
             raise
         if versions is None:
             self._end()
