@@ -6,7 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, NotCommittedError, SessionExpiredError
-from aiozkqueue.zookeeper import NO_VERSION, BadVersionError, Check, Delete, NoNodeError, ServerError, ZooKeeperError
+from aiozkqueue.zookeeper import (
+    NO_VERSION,
+    BadVersionError,
+    Check,
+    Delete,
+    NoAuthError,
+    NoNodeError,
+    ServerError,
+    ZooKeeperError,
+)
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -106,7 +115,7 @@ class RemoveOrphanLock(Part):
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
             versions = await self._state.read_versions(lock.path, lambda node: node.data == lock.record, generation)
-        except ServerError:
+        except (NoAuthError, ServerError):
             await asyncio.sleep(LATER)  # the lock may be ours: it is read again
             return
         except ZooKeeperError:
