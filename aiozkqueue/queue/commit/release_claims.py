@@ -354,16 +354,9 @@ class ReleaseClaims(EndClaims):
     def _lose(self, lost: Claim, pause: float = 0.0) -> None:
         """Give up the claims of a group; if its lock is still ours, it is removed in another way, after a pause."""
         assert lost.group_lock is not None  # noqa: S101 - the callers check it
-        self._remaining = {
-            claim: disposition
-            for claim, disposition in self._remaining.items()
-            if claim.group_lock is not lost.group_lock
-        }
-        self._dispositions = {
-            claim: disposition
-            for claim, disposition in self._dispositions.items()
-            if claim.group_lock is not lost.group_lock
-        }
+        for dispositions in (self._remaining, self._dispositions):
+            for claim in [claim for claim in dispositions if claim.group_lock is lost.group_lock]:
+                del dispositions[claim]
         lost.group_lock.lose(pause)
 
     async def _resolve_doubt(self, claims: Sequence[Claim]) -> None:
@@ -394,9 +387,8 @@ class ReleaseClaims(EndClaims):
         self.repairs = 0  # each claim may need its own reads
         self._reads[claim] = reads = self._reads.get(claim, 0) + 1
         if reads > MAX_READS:
-            self._leave_locked(
-                claim, NotCommittedError(f"the folder of locks changed {MAX_READS} times in the meantime")
-            )
+            changes = NotCommittedError(f"the folder of locks changed {MAX_READS} times in the meantime")
+            self._leave_locked(claim, changes)
             return
         try:
             versions = await claim.state.read_versions(claim.lock, is_ours, claim.generation)
