@@ -288,7 +288,7 @@ class Session:
                 await self._connection.submit(wire.CLOSE)
             except ConnectionLossError:
                 _log.debug("the connection was lost before the session was closed")
-            except ZooKeeperError as refused:  # the session has ended already, or will be at its timeout
+            except ZooKeeperError as refused:  # the session has ended already, or ends at its timeout
                 _log.debug("the server has not confirmed the end of the session: %s", refused)
                 return
             else:
