@@ -25,7 +25,7 @@ _CAUSES: Final = re.compile(r"^(?:: |Caused by: )([\w.$]+: .+)", re.MULTILINE)
 # The line with our error in a traceback of a task or a planner.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
 
-# Spark's wording for a CSV file whose header differs from that of the first file, or a name twice, or no name.
+# Spark's wording for a CSV file whose header differs from that of the first file, repeats a name or lacks one.
 _UNFIT_HEADER: Final = re.compile(r"CSV header does not conform to the schema[.]\s+Header: (.*)")
 
 # Hadoop's wording.
