@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ async def test_an_owners_tasks_are_cancelled_when_it_is_closed_from_any_task() -
     await asyncio.create_task(owner.close())
     assert cancelled.is_set()
     assert owner.failure is None
-    with pytest.raises(RuntimeError, match="not running"):
+    with pytest.raises(SessionClosedError, match="has been closed"):
         owner.spawn(work, name="late")
 
 
