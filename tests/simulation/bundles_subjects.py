@@ -233,6 +233,9 @@ HELD = {
 }
 #: For some calls, the number of messages, from the first one, that takers may have received.
 TAKEN = {**HELD, "claim": 1}
+#: For calls that finish one of several messages, these messages. If the outcome of recording an attempt stays unknown,
+#: the take continues with the next message.
+NEXT = {"BundledQueue.dissolve": {"b1", "b2"}}
 SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {BundledQueue: _fresh}
 #: The preparation of the queue for some of the calls.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {

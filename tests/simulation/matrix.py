@@ -24,7 +24,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import Cluster, Fault, Kind, Request, run_virtual, simulated
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.faults.stepping import _Watched
-from tests.simulation.bundles_subjects import FIRST, TAKEN, TOGETHER, BundledQueue
+from tests.simulation.bundles_subjects import FIRST, HELD, NEXT, SIZE, TAKEN, TOGETHER, BundledQueue
 from tests.simulation.dialects_subjects import messages_at
 from tests.simulation.subjects import ABSORBING, ENTERED, GRADUAL, SESSION_TIMEOUT, arguments, subject_of
 from tests.simulation.workload import left_in
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 FAULTS = [*Fault, None]
 #: Maximum virtual seconds of each call, whatever the fault.
 PATIENCE = 200.0
+
+#: The sorted payloads of the messages in each place.
+State = dict[str, list[str]]
 
 
 @dataclass
@@ -67,8 +70,10 @@ class Called:
     sent: list[Request] = field(default_factory=list)
     suspensions: int = 0
     error: BaseException | None = None
-    state: dict[str, list[str]] | None = None
+    state: State | None = None
     troubles: tuple[str, ...] = ()
+    unknown: bool = False
+    """Whether the outcome of one of its requests stayed unknown."""
 
     @property
     def requests(self) -> int:
@@ -77,7 +82,7 @@ class Called:
 
 def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool = False) -> Called:
     """Call a coroutine on a new queue with a fault, and check the state after everything is closed."""
-    called = Called()
+    called = Called(unknown=injected.unknown)
 
     async def main() -> None:
         # A single server that ends a session drops its connection. With three servers, the leader reports the end.
@@ -104,9 +109,12 @@ def call(kind: type | ModuleType, name: str, injected: CallFault, *, skip: bool 
                     await after.queue("jobs").admin.release_claims()  # because no taker has removed the ended leases
             called.state, left = await _left(cluster)
             if kind is BundledQueue:
-                # A bundle whose holder died is dissolved while later messages are claimed.
-                in_order = injected.fault is not None or not injected.request
+                # A bundle is dissolved while later messages are claimed, if a session ended that held messages of it.
+                ends = injected.closed and name in HELD
+                in_order = not ends and (injected.fault is not None or not injected.request)
                 fresh = FIRST[TAKEN.get(name, len(FIRST)) :]
+                if injected.unknown:  # if it is a take, it continues with the first message of the next bundle
+                    fresh = [body for body in fresh if body not in FIRST[::SIZE]]
                 troubles += await _drained(cluster, called.state["jobs"], fresh, in_order=in_order)
                 _, left = await _left(cluster)
             loop: Any = asyncio.get_running_loop()
@@ -128,7 +136,7 @@ def verdict(
     assert undisturbed.state is not None
     assert never.state is not None
     if error is None:
-        expected = (undisturbed.state, never.state) if name in ABSORBING else (undisturbed.state,)
+        expected = _expected_states(name, undisturbed.state, never.state, unknown=faulty.unknown)
         if state not in expected and name not in GRADUAL:
             wrong.append(f"it returned, and left {state}, undisturbed it leaves {undisturbed.state}")
     elif isinstance(error, zq.NotCommittedError):
@@ -151,6 +159,16 @@ def verdict(
     everywhere = Counter(state["jobs"] + state["dead"])
     wrong += [f"{token} is there {number} times" for token, number in everywhere.items() if number > 1]
     return wrong
+
+
+def _expected_states(name: str, undisturbed: State, never: State, *, unknown: bool) -> list[State]:
+    """Return the states that a call without an error may leave."""
+    if name in ABSORBING:
+        return [undisturbed, never]
+    if not unknown or name not in NEXT:
+        return [undisturbed]
+    kept = [body for body in undisturbed["jobs"] if body not in NEXT[name]]
+    return [undisturbed | {"jobs": sorted([*kept, *(NEXT[name] - {finished})])} for finished in NEXT[name]]
 
 
 async def prepare(cluster: Cluster) -> None:
