@@ -27,8 +27,8 @@ class Calls:
     """By token of the message, the reply that its caller got."""
     missed: dict[str, float] = field(default_factory=dict[str, float])
     """By token, the end of a call without a reply."""
-    given_up: set[str] = field(default_factory=set[str])
-    """The tokens of the calls that ended because their message was given up."""
+    given_up: dict[str, str] = field(default_factory=dict[str, str])
+    """By token, the reason of a call that ended because its message was given up."""
     rejected: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
     """By token, the delivery that rejects the message."""
     given: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
@@ -53,8 +53,8 @@ async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 calls.got[token] = reply.decode()
             except NoReplyError:
                 calls.missed[token] = run.loop.time()
-            except GivenUpError:
-                calls.given_up.add(token)
+            except GivenUpError as error:
+                calls.given_up[token] = error.reason
             run.decide(unit, Status.COMMITTED)
 
     async with asyncio.TaskGroup() as group:

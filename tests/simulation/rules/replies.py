@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.checker import rule
 from tests.simulation.history import Status
-from tests.simulation.programs.replies import Calls
+from tests.simulation.programs.replies import ASKED, Calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +41,15 @@ def a_caller_that_waits_gets_the_reply_of_a_commit(history: History) -> Iterator
 
 
 @rule
-def a_call_is_given_up_only_if_its_message_was_rejected(history: History) -> Iterator[str]:
+def a_call_is_given_up_only_if_its_message_was_rejected_purged_or_exhausted(history: History) -> Iterator[str]:
     calls = history.part(Calls)
+    purged = any(purge.queue == ASKED for purge in history.purged)
+    deliveries = history.deliveries()
     rejected = {token for unit in history.units if unit.status is not Status.NOT_COMMITTED for token in unit.rejects}
-    for token in calls.given_up:
-        if token not in rejected:
-            yield f"the call of {token} ended as given up, and no commit has rejected the message"
+    for token, reason in calls.given_up.items():
+        removed = purged and reason == "it was purged"
+        if not (token in rejected or removed or history.exhausted(ASKED, len(deliveries.get(token, ())))):
+            yield f"the call of {token} ended as given up ({reason}), and no commit has rejected the message"
         elif history.final.copies()[token]:
             yield f"the call of {token} ended as given up, and the message is still stored"
 
