@@ -17,7 +17,6 @@ LONG = (
     "http/test_browser.py",
     "docs/test_pages.py",
     "cli/test_worker.py",
-    "docs/test_site.py",
 )
 
 

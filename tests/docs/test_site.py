@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:9"
 ALONE = {"http_proxy": NOWHERE, "https_proxy": NOWHERE, "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "no_proxy": ""}
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

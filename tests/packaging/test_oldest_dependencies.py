@@ -54,8 +54,11 @@ def test_the_installed_dependencies_are_the_oldest_that_are_allowed(installed: P
 
 
 @pytest.mark.timeout(240)
-def test_histories_and_payloads_are_the_same_with_the_oldest_dependencies(installed: Path) -> None:
-    passed(installed, "tests/simulation/test_histories.py", "tests/unit/test_codec.py", HISTORIES="400")
+@pytest.mark.parametrize(
+    "part", ["::TestOneHalf", pytest.param("", marks=pytest.mark.slow)], ids=["single items", "all"]
+)
+def test_histories_and_payloads_are_the_same_with_the_oldest_dependencies(installed: Path, part: str) -> None:
+    passed(installed, f"tests/simulation/test_histories.py{part}", "tests/unit/test_codec.py", HISTORIES="400")
 
 
 @pytest.mark.slow

@@ -202,6 +202,7 @@ def test_an_audit_passes_large_payloads_on_in_batches_of_a_few_megabytes(servers
     assert sizes == [100, 100, 50]
 
 
+@pytest.mark.slow
 def test_the_command_without_spark_reports_the_same_figures(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:

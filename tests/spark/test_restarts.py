@@ -57,6 +57,7 @@ def dead(options: Mapping[str, str]) -> list[bytes]:
     return asyncio.run(look())
 
 
+@pytest.mark.slow
 def test_two_groups_share_a_queue_and_a_second_query_of_a_group_fences_the_first(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
