@@ -92,7 +92,7 @@ test: $(ARCHIVE) $(OLDEST) $(PROMTOOL) browser  ## run the tests but those of `m
 	@$(PYTEST) -n 2 $(PYTEST_ARGS)
 else
 test: $(ARCHIVE) $(OLDEST) $(PROMTOOL) browser
-	$(call beside,$(PYTEST) -n 6 -m 'not slow' $(addprefix --ignore=,$(SIMULATED)),\
+	$(call beside,$(PYTEST) -n 5 -m 'not slow' $(addprefix --ignore=,$(SIMULATED)),\
 	  nice -n 10 $(PYTEST) -m 'not slow' --timeout=600 $(SIMULATED))
 endif
 

@@ -68,7 +68,7 @@ class Histories:
     half: int
 
     @pytest.mark.timeout(0)
-    @_parts(quick=2)
+    @_parts(quick=1)
     def test_no_history_breaks_a_guarantee(
         self, part: int, turns: Counter[str], record_property: Callable[[str, object], None]
     ) -> None:
