@@ -256,7 +256,8 @@ def test_a_lock_that_cannot_be_read_after_a_lost_reply_is_removed_once_reads_wor
     run_virtual(main)
 
 
-def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again() -> None:
+@pytest.mark.parametrize("code", [-1, -102], ids=["undocumented", "an ACL"])
+def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again(code: int) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         holder, other = sessions
         jobs, operator = holder.queue("jobs"), core_of(other).zookeeper
@@ -269,7 +270,7 @@ def test_the_lock_of_a_group_that_was_lost_is_removed_once_it_can_be_read_again(
             if not any("/jobs/locks/" in path for path in paths):
                 return await read(paths, **options)
             refused.extend(paths)
-            raise error_of(-1)
+            raise error_of(code)
 
         async with holder.transaction(autocommit=False) as tx:
             assert await tx.take(jobs, timeout=5)

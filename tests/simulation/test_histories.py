@@ -34,10 +34,10 @@ HALVES = 1 if SEED else 2
 PARTS = 1 if SEED else 10
 
 
-def _parts(quick: int) -> pytest.MarkDecorator:
-    """Parametrize a test by all parts, of which `make test` runs this many."""
-    marks = {part: [pytest.mark.slow] for part in range(quick, PARTS)}
-    return pytest.mark.parametrize("part", [pytest.param(part, marks=marks.get(part, ())) for part in range(PARTS)])
+#: Parametrizes a test by all parts, of which `make test` runs the first.
+in_parts = pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
+)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ class Histories:
     half: int
 
     @pytest.mark.timeout(0)
-    @_parts(quick=1)
+    @in_parts
     def test_no_history_breaks_a_guarantee(
         self, part: int, turns: Counter[str], record_property: Callable[[str, object], None]
     ) -> None:
@@ -109,7 +109,7 @@ if not SEED:
 
 
 @pytest.mark.timeout(0)
-@_parts(quick=1)
+@in_parts
 @pytest.mark.parametrize("feature", ["bundles", "grouped_bundles", "staged_bundles", "streamed_bundles"])
 def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> None:
     feature_of(0)  # joins all features
